@@ -1,0 +1,3 @@
+"""livetree: branching AI conversations, mirrored live."""
+
+__all__: list[str] = []
