@@ -14,14 +14,15 @@ __all__ = [
     "Fanout",
     "LoadedTopic",
     "MutationKey",
+    "MutationTaken",
     "OfferRow",
     "Run",
     "SeqTaken",
     "Store",
     "StoreError",
     "StoredMutation",
+    "Subscriber",
     "TopicRow",
-    "Watcher",
 ]
 
 
@@ -213,18 +214,35 @@ class Store(Protocol):
         """Wait for what is being written, and let go of the database."""
 
 
-class Watcher(Protocol):
-    """One connection's subscription to one topic, as the room sees it."""
+class Subscriber(Protocol):
+    """One connection, as a room sees it. Frames are unframed JSON text."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether its send buffer has room; a closed connection has none."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
 
     def send(self, frame: bytes) -> None:
-        """Send one text frame (unframed JSON) to this connection alone."""
+        """Send to this connection alone; never waits."""
+
+    async def wait_writable(self) -> None:
+        """Wait until its buffer has drained or the connection has ended."""
 
 
 class Fanout(Protocol):
     """Tells every subscriber of a topic, without waiting."""
 
-    def publish(self, topic_id: str, frame: bytes) -> None:
-        """Send a frame to all that are up to date; the slow ones are caught up later."""
+    def join(self, topic_id: str, subscriber: Subscriber) -> None:
+        """Let a connection that is up to date hear what is published from now on."""
+
+    def leave(self, topic_id: str, subscriber: Subscriber) -> None:
+        """Let it hear no more."""
+
+    def publish(self, topic_id: str, frames: Sequence[bytes]) -> None:
+        """Send frames to all that joined, in one write each."""
 
     def offered(self, offers: Sequence[OfferRow]) -> None:
         """Tell workers of new offers."""
