@@ -11,13 +11,12 @@ from collections.abc import Iterator
 # What `livetree.core` and `livetree.formats` may take of the standard library. A module belongs
 # here if it computes: it waits for nothing, reads no clock, draws no random numbers, sees no files.
 PURE = {
-    *("__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath"),
-    *("codecs", "collections", "colorsys", "contextlib", "copy", "csv", "dataclasses", "datetime"),
-    *("decimal", "difflib", "email", "enum", "fractions", "functools", "graphlib", "hashlib"),
-    *("heapq", "hmac", "html", "io", "itertools", "json", "keyword", "math", "numbers", "operator"),
-    *("quopri", "re", "reprlib", "statistics", "string", "struct", "textwrap", "token", "types"),
-    *("typing", "unicodedata", "urllib.parse", "uuid", "warnings", "weakref", "xml", "zipfile"),
-    *("zlib",),
+    *("__future__", "abc", "base64", "binascii", "bisect", "codecs", "collections", "contextlib"),
+    *("copy", "csv", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions"),
+    *("functools", "graphlib", "hashlib", "heapq", "hmac", "html", "io", "itertools", "json"),
+    *("keyword", "math", "operator", "re", "reprlib", "statistics", "string", "struct"),
+    *("textwrap", "types", "typing", "unicodedata", "urllib.parse", "uuid", "weakref"),
+    *("zipfile", "zlib"),
 }
 # What those modules offer all the same: a clock, chance, files.
 IMPURE = {
