@@ -217,6 +217,9 @@ class Store(Protocol):
 class Subscriber(Protocol):
     """One connection, as a room sees it. Frames are unframed JSON text."""
 
+    topics: set[str]
+    """The topics it is subscribed to; kept by the rooms."""
+
     @property
     def writable(self) -> bool:
         """Whether its send buffer has room; a closed connection has none."""

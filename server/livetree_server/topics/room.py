@@ -15,14 +15,14 @@ from typing import Any, Final
 from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
-from livetree.core.plan import Content, Context, Planned, Written, plan
+from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
 from livetree.core.tree import Draft, Tree, on_the_wire
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from .ports import Entry, LoadedTopic, MutationKey, OfferRow, Run, StoredMutation
 
-__all__ = ["Decided", "Position", "Room", "Waiting", "request_hash"]
+__all__ = ["Decided", "Position", "Room", "Waiting", "request_hash", "slim_frame"]
 
 RECENT_BYTES: Final = 256 * 1024
 """How much of the event log a room keeps at hand, for those who missed a little."""
@@ -210,6 +210,9 @@ class Room:
         for each, outcome in planned:
             delta = outcome.delta
             frame = b"" if delta is None else p.encode(delta)
+            if delta is not None and isinstance(each.command, ImportTopic):
+                # Nobody can have been there before it, so nobody will miss its delta.
+                frame = slim_frame(delta)
             if delta is not None:
                 frames.append(frame)
             if isinstance(each.command, p.StreamClaim):
@@ -283,17 +286,18 @@ class Room:
         for message_id, data in (written or {}).items():
             self._keep_warm(message_id, len(memoryview(data)))
         if len(frame) > p.LARGE_DELTA_BYTES:
-            slim = replace(delta, put=[], drop=[], set={}, ended={}, large=True)
-            frame = p.encode(slim)
+            frame = slim_frame(delta)
         return [frame, *self._follow_live()]
 
     def _follow_live(self) -> list[bytes]:
         """Bring the live replies in line with the tree; a new writer's start is told whole."""
         frames: list[bytes] = []
         live = self.tree.live
-        for message_id in [each for each in self.replies if live.get(each) != self.replies[each].epoch]:
+        ended = [each for each, reply in self.replies.items() if live.get(each) != reply.epoch]
+        for message_id in ended:
             reply = self.replies.pop(message_id)
-            self.leases.pop(message_id, None) if not live.get(message_id) else None
+            if not live.get(message_id):
+                self.leases.pop(message_id, None)
             if message_id in live:
                 self._left[message_id] = reply
         for message_id in [each for each in self._left if each not in live]:
@@ -504,6 +508,11 @@ class Room:
 
     def __repr__(self) -> str:
         return f"<Room {self.tree.topic_id} seq={self.tree.seq} messages={len(self.tree)}>"
+
+
+def slim_frame(delta: p.Delta) -> bytes:
+    """Return what subscribers get of a delta that is too large to push."""
+    return p.encode(replace(delta, put=[], drop=[], set={}, ended={}, large=True))
 
 
 def _skeleton(node: p.Node) -> p.Node:

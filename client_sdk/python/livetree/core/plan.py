@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from . import protocol as p
 from .canonical import check_json
@@ -121,7 +122,7 @@ class ExpireOffer(p.Mutation, frozen=True, kw_only=True, tag="offer.expire"):
 
 
 class ImportTopic(p.Mutation, frozen=True, kw_only=True, tag="topic.import"):
-    """The server's own: a topic with all its messages in one commit, parents first."""
+    """The server's own: a topic with all its messages in one commit, parents first, first turns below ""."""
 
     name: str
     metadata: dict[str, Any]
@@ -315,7 +316,7 @@ def _import_topic(draft: Draft, command: ImportTopic, context: Context) -> dict[
     draft.set_state("metadata", command.metadata)
     draft.set_state("lastActivityAt", command.last_activity_at)
     for node in command.nodes:
-        draft.insert(node)
+        draft.insert(node if node.parent_id else replace(node, parent_id=draft.root_id))
     draft.set_active(command.active_node_id)
     return {"topic": draft.topic_id, "rootId": draft.root_id}
 

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from livetree.core.canonical import MAX_DEPTH
-
+from ..core.canonical import MAX_DEPTH
 from .faults import FormatError
 
 __all__ = ["BOM", "MAX_RECORD_BYTES", "Element", "decode", "masked", "split"]
@@ -36,7 +35,6 @@ _BLANK = re.compile(rb"[ \t\r\n]*")
 # Whole strings and what is between them, up to a bracket or a quote without a partner.
 _SKIPPED = re.compile(rb'[^"\[\]{}]*(?:"[^"]*"[^"\[\]{}]*)*')
 _STRING = re.compile(rb'"[^"]*"')
-_ESCAPED = re.compile(rb'\\[\\"]')
 _PLAIN = re.compile(rb'[^ \t\r\n,\[\]{}"]*')
 _QUOTE, _OPENING, _CLOSING = ord('"'), frozenset(b"[{"), frozenset(b"]}")
 _NO_RECORD = frozenset(b",]}")
@@ -88,29 +86,31 @@ def decode(element: Element) -> Any:
         raise FormatError(f"it nests {element.depth} levels deep; the limit is {MAX_DEPTH}")
     try:
         return _decode(element.raw)
-    except UnicodeDecodeError:
-        raise _not_utf8(element.raw, element.offset) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = str(error).removeprefix("JSON is malformed: ")
-        if (place := _BYTE_NUMBER.search(reason)) is None:
-            raise FormatError(f"it is not valid JSON: {reason}") from None
-        at = element.offset + int(place[1])
-        raise FormatError(f"it is not valid JSON: {reason[: place.start()]}", offset=at) from None
+    except (ValueError, RecursionError) as error:
+        raise _fault_of(element.raw, element.offset, error) from None
 
 
 def masked(text: bytes) -> bytes:
     """Blank out escaped backslashes and quotes, so that each quote left is a string's end."""
-    return _ESCAPED.sub(b"__", text) if rb"\"" in text else text
+    if rb"\"" not in text:
+        return text
+    # Two plain passes take half the time and none of the memory of one with a pattern.
+    return text.replace(rb"\\", b"__").replace(rb"\"", b"__")
 
 
-def _not_utf8(raw: bytes, offset: int) -> FormatError:
-    # The parser tells the place within a string; asking again tells it within the record.
+def _fault_of(raw: bytes, offset: int, error: Exception) -> FormatError:
+    """Say what the parser found, and at which byte of the file."""
+    # Of bad UTF-8 parsers tell no place, or one within the string.
     try:
         raw.decode()
-    except UnicodeDecodeError as error:
-        byte = raw[error.start]
-        return FormatError(f"byte 0x{byte:02x} is not UTF-8", offset=offset + error.start)
-    return FormatError("it is not UTF-8")
+    except UnicodeDecodeError as bad:
+        byte = raw[bad.start]
+        return FormatError(f"byte 0x{byte:02x} is not UTF-8", offset=offset + bad.start)
+    reason = str(error).removeprefix("JSON is malformed: ")
+    if (place := _BYTE_NUMBER.search(reason)) is None:
+        return FormatError(f"it is not valid JSON: {reason}")
+    at = offset + int(place[1])
+    return FormatError(f"it is not valid JSON: {reason[: place.start()]}", offset=at)
 
 
 def _windows(chunks: Iterable[bytes], size: int) -> Iterator[tuple[int, bytes]]:
@@ -250,10 +250,8 @@ class _Splitter:
             at = quote + 1
             if not depth:
                 return at
-        elif not depth and text[at] == _QUOTE:
-            # A record that is a string ends with it.
-            if (string := _STRING.match(text, at)) is not None:
-                return string.end()
+        elif not depth and (string := _STRING.match(text, at)):
+            return string.end()  # a record that is a string ends with it
         # It matches anything, if need be nothing; only the type checker can't know.
         while skipped := _SKIPPED.match(text, at):
             if (at := skipped.end()) == len(text):

@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from livetree.core.canonical import MAX_INTEGER
-from livetree.core.ids import ID_PATTERN, is_id
-
+from ..core.canonical import MAX_INTEGER
+from ..core.ids import ID_PATTERN, is_id
 from .faults import FormatError, kind_of, quoted
 from .values import check_text, check_value
 

@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from livetree.core.ids import is_id
-
+from ..core.ids import is_id
 from .faults import FormatError, quoted
 from .neutral import Role
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from livetree.core.canonical import MAX_DEPTH, MAX_INTEGER
-
+from ..core.canonical import MAX_DEPTH, MAX_INTEGER
 from .faults import FormatError, kind_of, quoted
 
 __all__ = ["check_text", "check_value"]

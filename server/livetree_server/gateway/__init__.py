@@ -1,0 +1,1 @@
+"""The gateway: WebSockets in. `session` decides, `endpoint` moves bytes."""

@@ -1,0 +1,169 @@
+"""Where a request goes: which right it needs, and who carries it out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from livetree.core import protocol as p
+from livetree.core.errors import Internal, LivetreeError, TooLarge, Unavailable
+
+from ..auth import ADMIN, READ, WRITE, Grant
+from ..hub.connection import Connection
+from ..hub.hub import Hub
+from ..topics.ports import MutationKey, StoreError, TopicRow
+from ..topics.rooms import Rooms
+
+__all__ = ["MAX_SUBSCRIPTIONS", "Answer", "Requests"]
+
+log = logging.getLogger("livetree.gateway")
+
+MAX_SUBSCRIPTIONS: Final = 200
+"""How many topics one connection may have open."""
+
+Answer = Callable[[bytes | LivetreeError], None]
+
+_LEVEL: Final[dict[type[p.Command], int]] = {
+    p.TopicOpen: READ,
+    p.TopicClose: READ,
+    p.TopicGet: READ,
+    p.TopicDeltas: READ,
+    p.TreeGet: READ,
+    p.BranchGet: READ,
+    p.MessageGet: READ,
+    p.TopicDelete: ADMIN,
+}
+
+
+class Requests:
+    """
+    Carries out the requests of all connections.
+
+    Args:
+        rooms: The topics.
+        hub: The workers.
+        spawn: Runs what isn't about one topic, to its end even while stopping.
+
+    """
+
+    def __init__(
+        self, rooms: Rooms, hub: Hub, spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    ) -> None:
+        self._rooms = rooms
+        self._hub = hub
+        self._spawn = spawn
+
+    def carry_out(
+        self, command: p.Command, connection: Connection, grant: Grant, answer: Answer
+    ) -> None:
+        """
+        Start a request; `answer` is called once, now or later.
+
+        Refusals that are known at once are answered at once.
+
+        """
+        try:
+            self._start(command, connection, grant, answer)
+        except LivetreeError as error:
+            answer(error)
+
+    def _start(
+        self, command: p.Command, connection: Connection, grant: Grant, answer: Answer
+    ) -> None:
+        if isinstance(command, p.TopicList):
+            self._soon(self._topics(command, grant), answer)
+            return
+        if isinstance(command, p.BotServe):
+            self._soon(self._serve(command, connection, grant), answer)
+            return
+        assert isinstance(command, p.TopicCommand)
+        if isinstance(command, p.TopicCreate) and not command.topic:
+            command = _with_topic(command, self._rooms.new_id())
+        grant.require(command.topic, _LEVEL.get(type(command), WRITE))
+        if isinstance(command, p.Mutation):
+            self._rooms.command(command, grant.subject, answer)
+        elif isinstance(command, p.StreamAppend):
+            self._rooms.append(command, answer)
+        elif isinstance(command, p.StreamRenew):
+            self._rooms.renew(command, answer)
+        elif isinstance(command, p.TopicOpen):
+            self.open(command, connection, answer)
+        elif isinstance(command, p.TopicClose):
+            self._rooms.close(command.topic, connection)
+            answer(b"{}")
+        else:
+            self._rooms.ask(command, command.topic, answer)
+
+    def open(self, command: p.TopicOpen | p.Resume, connection: Connection, answer: Answer) -> None:
+        """Subscribe a connection; raises `TooLarge` over `MAX_SUBSCRIPTIONS`."""
+        open_now = connection.topics
+        if len(open_now) >= MAX_SUBSCRIPTIONS and command.topic not in open_now:
+            raise TooLarge(
+                f"this connection has {len(open_now)} topics open: close some first",
+                limit=MAX_SUBSCRIPTIONS,
+            )
+        self._rooms.open(command, connection, answer)
+
+    async def done(self, subject: str, mutations: list[str]) -> dict[str, bytes]:
+        """Return the results of those mutations that happened."""
+        if not mutations:
+            return {}
+        keys = [MutationKey(subject, mutation) for mutation in mutations]
+        stored = await self._rooms.store.mutations(keys)
+        return {key.mutation: found.result for key, found in stored.items()}
+
+    def _soon(self, work: Awaitable[bytes], answer: Answer) -> None:
+        async def run() -> None:
+            try:
+                answer(await work)
+            except LivetreeError as error:
+                answer(error)
+            except StoreError as error:
+                log.warning("a request can't be answered: %s", error)
+                answer(Unavailable("the database can't be read: repeat in a moment"))
+            except Exception:
+                log.exception("a request failed")
+                answer(Internal("the server failed; its log says more"))
+
+        self._spawn(run(), "request")
+
+    async def _topics(self, command: p.TopicList, grant: Grant) -> bytes:
+        found: list[TopicRow] = []
+        cursor = command.cursor
+        while True:
+            rows, cursor = await self._rooms.store.topics(
+                cursor=cursor, limit=command.limit - len(found), name=command.name
+            )
+            found += [row for row in rows if grant.level(row.topic_id) >= READ]
+            if cursor is None or len(found) == command.limit:
+                return p.encode({"topics": [_info(row) for row in found], "next": cursor})
+
+    async def _serve(self, command: p.BotServe, connection: Connection, grant: Grant) -> bytes:
+        offers = await self._rooms.store.offers() if command.models else []
+
+        def allowed(topic_id: str) -> bool:
+            return grant.level(topic_id) >= WRITE
+
+        self._hub.serve(connection, command.models, allowed, offers)
+        return b"{}"
+
+
+def _with_topic(command: p.TopicCreate, topic_id: str) -> p.TopicCreate:
+    from msgspec.structs import replace
+
+    return replace(command, topic=topic_id)
+
+
+def _info(row: TopicRow) -> p.TopicInfo:
+    return p.TopicInfo(
+        id=row.topic_id,
+        root_id=row.root_id,
+        name=row.name,
+        seq=row.seq,
+        commit=row.commit,
+        active_node_id=row.active_node_id,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        last_activity_at=row.last_activity_at,
+    )

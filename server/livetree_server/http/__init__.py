@@ -1,0 +1,1 @@
+"""HTTP: health, the front page, and bringing conversations in."""

@@ -1,0 +1,590 @@
+"""
+The one task that works for a topic: it takes what waits, in order.
+
+Commands become runs: planned together, committed in one transaction, applied, told,
+answered, in that order. Reads and subscriptions stand in the same queue, so each sees
+what was asked before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from livetree.core import protocol as p
+from livetree.core.errors import (
+    Busy,
+    Conflict,
+    Internal,
+    LivetreeError,
+    NotFound,
+    Unavailable,
+)
+from livetree.core.plan import Content, ImportTopic
+from livetree.core.reads import branch_page, messages, topic_info, tree_page
+from livetree.core.tree import on_the_wire
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from .ports import MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
+from .room import Decided, Position, Room, Waiting, request_hash, slim_frame
+
+if TYPE_CHECKING:
+    from .rooms import Rooms
+
+__all__ = ["Append", "Ask", "CatchUp", "Job", "Open", "Renew", "Runner"]
+
+log = logging.getLogger("livetree.topics")
+
+ATTEMPTS: Final = 8
+"""How often a run is planned again after another node was first."""
+
+RUN_LENGTH: Final = 200
+"""How many commands one run takes."""
+
+LEASE_LAG_MS: Final = 3_000
+"""How far the database's word on a lease may be behind the room's."""
+
+RETRY_SECONDS: Final = 1.0
+"""How soon a subscriber is tried again when the database couldn't be read."""
+
+APPEND_LEASE_MS: Final = 15_000
+"""How long an append keeps the lease for."""
+
+Answer: TypeAlias = Callable[[Any], None]
+
+
+class Ask(Struct, frozen=True, eq=False):
+    """A read."""
+
+    command: p.Command
+    answer: Answer
+
+
+class Open(Struct, frozen=True, eq=False):
+    """A subscription, from a position."""
+
+    position: Position
+    subscriber: Subscriber
+    answer: Answer
+
+
+class CatchUp(Struct, frozen=True, eq=False):
+    """A subscriber that reads again."""
+
+    subscriber: Subscriber
+
+
+class Append(Struct, frozen=True, eq=False):
+    """Live ops that had to wait."""
+
+    command: p.StreamAppend
+    answer: Answer
+
+
+class Renew(Struct, frozen=True, eq=False):
+    """A lease to keep."""
+
+    command: p.StreamRenew
+    answer: Answer
+
+
+Job: TypeAlias = Ask | Open | CatchUp | Append | Renew
+
+
+class Runner:
+    """A topic's queue, its room while it is loaded, and who watches it."""
+
+    def __init__(self, topic_id: str, rooms: Rooms) -> None:
+        self.topic_id = topic_id
+        self.queue: deque[Waiting | Job] = deque()
+        self.running = False
+        self.used_at = rooms.clock()
+        self.behind: dict[Subscriber, Position] = {}
+        self._rooms = rooms
+        self._room: Room | None = None
+        self._watchers: set[Subscriber] = set()
+        self._sending: dict[Subscriber, Position] = {}
+        self._current: list[Waiting | Job] = []
+        self._persisted: dict[str, int] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """Whether letting go of it would lose something: work, a watcher, or live text."""
+        live = self._room is not None and bool(self._room.replies)
+        return self.running or bool(self.queue) or bool(self._watchers) or live
+
+    def forget(self, subscriber: Subscriber) -> None:
+        """Drop a watcher."""
+        self._watchers.discard(subscriber)
+        self.behind.pop(subscriber, None)
+        subscriber.topics.discard(self.topic_id)
+
+    def lagging(self, subscriber: Subscriber) -> None:
+        """Note that a watcher has what is published so far, and gets no more for now."""
+        if self._room is not None and subscriber in self._watchers:
+            self.behind[subscriber] = self._room.position
+
+    def lease_until(self, message_id: str) -> int:
+        """Return when a lease ends, 0 if this process doesn't know."""
+        return 0 if self._room is None else self._room.leases.get(message_id, 0)
+
+    async def persist_leases(self, now: int) -> None:
+        """Tell the database of leases that were kept, so that they outlive this process."""
+        if self._room is None:
+            return
+        for message_id, reply in list(self._room.replies.items()):
+            until = self._room.leases.get(message_id, 0)
+            if until - self._persisted.get(message_id, 0) > LEASE_LAG_MS:
+                self._persisted[message_id] = until
+                await self._rooms.store.renew(self.topic_id, message_id, reply.epoch, until)
+        for message_id in [each for each in self._persisted if each not in self._room.replies]:
+            del self._persisted[message_id]
+
+    def take_now(self, command: p.StreamAppend, answer: Answer) -> bool:
+        """Take live ops at once if nothing waits before them; tells whether it did."""
+        if self._room is None or self.running:
+            return False
+        self._append(self._room, command, answer)
+        return True
+
+    # The task -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until nothing waits."""
+        try:
+            while self.queue:
+                try:
+                    await self._step()
+                except Exception as error:
+                    # Whatever was wrong, the room is not to be trusted any more.
+                    log.exception("topic %s: %s", self.topic_id, error)
+                    await self._reload(
+                        self._current, Unavailable("the server failed: repeat the same request")
+                    )
+                self._current = []
+                if self._room is not None:
+                    self._room.cool()
+        finally:
+            self.running = False
+            self.used_at = self._rooms.clock()
+
+    async def _step(self) -> None:
+        if self._room is None:
+            await self._load()
+        room = self._room
+        if room is None:
+            self._refuse_unknown()
+        elif isinstance(job := self.queue[0], Waiting):
+            await self._commit_run(room)
+        else:
+            self.queue.popleft()
+            self._current = [job]
+            await self._do(room, job)
+
+    async def _load(self) -> None:
+        try:
+            loaded = await self._rooms.store.load(self.topic_id)
+        except (StoreError, LivetreeError) as error:
+            log.error("topic %s can't be loaded: %s", self.topic_id, error)
+            if isinstance(error, StoreError):
+                error = Unavailable("the database can't be read: repeat in a moment")
+            self._refuse_all(error)
+            return
+        if loaded is not None:
+            self._room = Room(loaded)
+        elif self.queue and _makes_topic(self.queue[0]):
+            self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
+
+    def _refuse_all(self, error: LivetreeError) -> None:
+        loop = asyncio.get_running_loop()
+        while self.queue:
+            job = self.queue.popleft()
+            if isinstance(job, CatchUp):
+                # Its subscriber asked for nothing now: it is served when reading works again.
+                loop.call_later(
+                    RETRY_SECONDS, self._rooms.drained, self.topic_id, job.subscriber
+                )
+            else:
+                job.answer(error)
+
+    def _refuse_unknown(self) -> None:
+        """Answer what waits before the next command that makes the topic."""
+        while self.queue and not _makes_topic(self.queue[0]):
+            job = self.queue.popleft()
+            if isinstance(job, CatchUp):
+                self._end("the topic is not there any more")
+            else:
+                job.answer(NotFound(f"there is no topic {self.topic_id}", id=self.topic_id))
+
+    # Commands -------------------------------------------------------------------------
+
+    async def _commit_run(self, room: Room) -> None:
+        waiting: list[Waiting] = []
+        while self.queue and isinstance(self.queue[0], Waiting) and len(waiting) < RUN_LENGTH:
+            job = self.queue.popleft()
+            assert isinstance(job, Waiting)
+            waiting.append(job)
+        self._current = list(waiting)
+        for _ in range(ATTEMPTS):
+            try:
+                decided, refused, taken = room.decide(
+                    waiting, now=self._rooms.clock(), new_id=self._rooms.new_id
+                )
+            except Content as need:
+                # Read what the plan needs and decide again: deciding never waits.
+                room.hold(await self._rooms.store.contents(self.topic_id, need.message_ids))
+                continue
+            # What is not dealt with goes back to the front, in order.
+            self.queue.extendleft(reversed(waiting[taken:]))
+            self._current = list(waiting[:taken])
+            waiting = [each for each, _ in decided.planned] if decided else []
+            await self._answer_refused(refused)
+            if decided is None:
+                self._forget_unborn()
+                return
+            try:
+                await self._rooms.store.commit(decided.run)  # 1. durable
+            except MutationTaken as taken_before:
+                waiting = await self._answer_repeated(waiting, taken_before)
+                if waiting:
+                    continue
+                self._forget_unborn()
+                return
+            except SeqTaken:
+                if (after := await self._catch_up_with_database(waiting)) is None:
+                    return
+                room = after
+                continue
+            except StoreError as error:
+                log.warning("topic %s: the outcome is unknown: %s", self.topic_id, error)
+                await self._reload(
+                    waiting, Unavailable("the outcome is unknown: repeat with the same mutation id")
+                )
+                return
+            except LivetreeError as error:
+                self._answer_all(waiting, error)
+                self._forget_unborn()
+                return
+            self._told(room, decided)
+            return
+        self._answer_all(
+            waiting, Busy("other nodes keep changing this topic: repeat in a moment")
+        )
+
+    def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
+        for each in waiting:
+            each.answer(error)
+
+    def _forget_unborn(self) -> None:
+        if self._room is not None and not self._room.tree.seq:
+            self._room = None
+
+    def _told(self, room: Room, decided: Decided) -> None:
+        # No await in here: nobody sees one of the three steps without the others.
+        frames, offers = room.apply(decided)  # 2. true here
+        if frames:
+            self._rooms.fanout.publish(self.topic_id, frames)  # 3. told, the sender included
+        for waiting, planned in decided.planned:
+            result = planned.result
+            if isinstance(waiting.command, p.StreamClaim):
+                result = result | room.left_parts(waiting.command.message_id)
+            waiting.answer(p.encode(result))
+        if offers:
+            self._rooms.fanout.offered(offers)
+        if room.deleted:
+            self._end("the topic was deleted")
+
+    def _end(self, reason: str) -> None:
+        gone = p.encode(p.Gone(topic=self.topic_id, reason=reason))
+        for subscriber in self._watchers:
+            self._rooms.fanout.leave(self.topic_id, subscriber)
+            subscriber.topics.discard(self.topic_id)
+            subscriber.send(gone)
+        self._watchers.clear()
+        self.behind.clear()
+        self._room = None
+
+    async def _answer_refused(self, refused: list[tuple[Waiting, LivetreeError]]) -> None:
+        keys = [each.key for each, _ in refused if each.key is not None]
+        # A repeated command may be refused because its first try succeeded.
+        stored = await self._rooms.store.mutations(keys) if keys else {}
+        for each, error in refused:
+            found = stored.get(each.key) if each.key is not None else None
+            each.answer(error if found is None else _repeated(each, found))
+
+    async def _answer_repeated(
+        self, waiting: list[Waiting], taken: MutationTaken
+    ) -> list[Waiting]:
+        stored = await self._rooms.store.mutations(taken.keys)
+        rest: list[Waiting] = []
+        for each in waiting:
+            found = stored.get(each.key) if each.key is not None else None
+            if found is None:
+                rest.append(each)
+            else:
+                each.answer(_repeated(each, found))
+        return rest
+
+    async def _catch_up_with_database(self, waiting: list[Waiting]) -> Room | None:
+        """See what another node did, tell it to our subscribers, and decide on that."""
+        await self._reload([], Busy(""))
+        if self._room is None:
+            error = Conflict(f"topic id {self.topic_id} is taken: choose another")
+            self._answer_all(waiting, error)
+        return self._room
+
+    async def _reload(self, jobs: Sequence[Waiting | Job], otherwise: LivetreeError) -> None:
+        """
+        Read the database, publish what happened there, and answer what waits by it.
+
+        A command whose mutation is stored gets its result; any other gets `otherwise`.
+
+        """
+        old, self._room = self._room, None
+        keys = [job.key for job in jobs if isinstance(job, Waiting) and job.key is not None]
+        try:
+            stored = await self._rooms.store.mutations(keys) if keys else {}
+            if old is not None and old.tree.seq:
+                await self._follow_log(old)
+        except (StoreError, LivetreeError) as error:
+            log.warning("topic %s can't be read again: %s", self.topic_id, error)
+            stored = {}
+            self._drop_watchers()
+        for job in jobs:
+            if isinstance(job, CatchUp):
+                continue
+            outcome: bytes | LivetreeError = otherwise
+            if isinstance(job, Waiting) and job.key in stored:
+                outcome = _repeated(job, stored[job.key])
+            job.answer(outcome)
+
+    async def _follow_log(self, old: Room) -> None:
+        """Bring a room up to the log's end and keep it; where that fails, start afresh."""
+        at = await self._rooms.store.commit_at(self.topic_id, old.tree.seq)
+        try:
+            if at != old.tree.commit:
+                raise RuntimeError("the database has another history")
+            while frames := await self._rooms.store.deltas(self.topic_id, old.tree.seq, 200):
+                for frame in frames:
+                    delta = p.decode_frame(frame)
+                    assert isinstance(delta, p.Delta)
+                    self._rooms.fanout.publish(self.topic_id, old.follow(delta, frame))
+            if old.deleted:
+                self._end("the topic was deleted")
+            else:
+                self._room = old
+        except Exception as error:
+            log.warning("topic %s is loaded afresh: %s", self.topic_id, error)
+            self._drop_watchers()
+
+    def _drop_watchers(self) -> None:
+        """Start every subscriber over from the database: nobody may keep what isn't there."""
+        for subscriber in self._watchers:
+            self._rooms.fanout.leave(self.topic_id, subscriber)
+            self.behind[subscriber] = Position(0, None, {})
+            self.queue.append(CatchUp(subscriber))
+
+    # Reads and live ops -----------------------------------------------------------------
+
+    async def _do(self, room: Room, job: Job) -> None:
+        if isinstance(job, CatchUp):
+            await self._catch_up(room, job.subscriber)
+            return
+        try:
+            if isinstance(job, Open):
+                await self._open(room, job)
+            elif isinstance(job, Append):
+                self._append(room, job.command, job.answer)
+            elif isinstance(job, Renew):
+                until = room.renew(job.command, self._rooms.clock())
+                job.answer(p.encode({"leaseUntil": until}))
+            else:
+                job.answer(await self._read(room, job.command))
+        except LivetreeError as error:
+            job.answer(error)
+        except StoreError as error:
+            log.warning("topic %s can't be read: %s", self.topic_id, error)
+            job.answer(Unavailable("the database can't be read: repeat in a moment"))
+
+    def _append(self, room: Room, command: p.StreamAppend, answer: Answer) -> None:
+        try:
+            frame, ack = room.append(command, self._rooms.clock(), APPEND_LEASE_MS)
+        except LivetreeError as error:
+            answer(error)
+            return
+        if frame is not None:
+            self._rooms.fanout.publish(self.topic_id, [frame])
+        answer(ack)
+
+    async def _read(self, room: Room, command: p.Command) -> bytes:
+        if isinstance(command, p.Read) and command.min_seq > room.tree.seq:
+            raise Conflict(
+                f"topic {self.topic_id} is at seq {room.tree.seq}, not {command.min_seq} yet: "
+                "open it again",
+                seq=room.tree.seq,
+            )
+        if isinstance(command, p.TreeGet):
+            return p.encode(tree_page(room.tree, command))
+        if isinstance(command, p.BranchGet):
+            page = branch_page(room.tree, command)
+            nodes = await self._whole(room, [item.node for item in page.items])
+            items = [
+                replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)
+            ]
+            return p.encode(replace(page, items=items))
+        if isinstance(command, p.MessageGet):
+            nodes = await self._whole(room, messages(room.tree, command))
+            return p.encode({"nodes": nodes, "seq": room.tree.seq, "commit": room.tree.commit})
+        if isinstance(command, p.TopicGet):
+            return p.encode({"topic": topic_info(room.tree, room.created_at)})
+        assert isinstance(command, p.TopicDeltas)
+        return await self._deltas(room, command)
+
+    async def _whole(self, room: Room, nodes: list[p.Node]) -> list[p.Node]:
+        cold = [node.id for node in nodes if node.data is UNSET]
+        if cold:
+            room.hold(await self._rooms.store.contents(self.topic_id, cold))
+        whole = [room.tree.node(node.id) for node in nodes]
+        missing = [node.id for node in whole if node.data is UNSET]
+        if missing:
+            raise Internal(f"the database holds other versions of {missing[:3]} than this room")
+        return [on_the_wire(node) for node in whole]
+
+    async def _deltas(self, room: Room, command: p.TopicDeltas) -> bytes:
+        found = await self._log_since(room, command.seq, command.commit, command.limit)
+        head = {"seq": room.tree.seq, "commit": room.tree.commit}
+        if found is None:
+            return p.encode({"deltas": [], "reset": True, **head})
+        deltas = b",".join(found)
+        return p.encode(head)[:-1] + b',"reset":false,"deltas":[' + deltas + b"]}"
+
+    async def _log_since(
+        self, room: Room, seq: int, commit: str | None, limit: int
+    ) -> list[bytes] | None:
+        """Return the stored deltas after a position, None if it isn't in this history."""
+        recent = room.since(seq, commit)
+        if recent is not None:
+            return recent[:limit]
+        if not 0 < seq < room.tree.seq:
+            return None
+        if await self._rooms.store.commit_at(self.topic_id, seq) != commit:
+            return None
+        return await self._rooms.store.deltas(self.topic_id, seq, limit) or None
+
+    # Subscriptions ----------------------------------------------------------------------
+
+    async def _open(self, room: Room, job: Open) -> None:
+        self._rooms.fanout.leave(self.topic_id, job.subscriber)
+        self._watchers.add(job.subscriber)
+        job.subscriber.topics.add(self.topic_id)
+        self.behind[job.subscriber] = job.position
+        job.answer(
+            p.encode(
+                {
+                    "topic": self.topic_id,
+                    "rootId": room.tree.root_id,
+                    "seq": room.tree.seq,
+                    "commit": room.tree.commit,
+                }
+            )
+        )
+        await self._catch_up(room, job.subscriber)
+
+    async def _catch_up(self, room: Room, subscriber: Subscriber) -> None:
+        """Send what a subscriber misses; it joins once it has everything."""
+        at = self.behind.get(subscriber)
+        if at is None or self._sending.get(subscriber) is at:
+            return
+        if subscriber.closed:
+            self.forget(subscriber)
+            return
+        while subscriber.writable:
+            missed = await self._log_since(room, at.seq, at.commit, 200)
+            if missed is None:
+                await self._send_snapshot(room, subscriber, reset=at.commit is not None)
+                return
+            if not missed:
+                self._send_rest(room, subscriber, at)
+                return
+            at = self._send_deltas(subscriber, missed, at)
+            self.behind[subscriber] = at
+        # Its buffer is full: when it has drained, the hub says so.
+
+    def _send_deltas(
+        self, subscriber: Subscriber, missed: list[bytes], at: Position
+    ) -> Position:
+        for frame in missed:
+            if not subscriber.writable:
+                break
+            delta = p.decode_frame(frame)
+            assert isinstance(delta, p.Delta)
+            if len(frame) > p.LARGE_DELTA_BYTES:
+                frame = slim_frame(delta)
+            subscriber.send(frame)
+            at = Position(delta.seq, delta.commit, at.streams)
+        return at
+
+    def _send_rest(self, room: Room, subscriber: Subscriber, at: Position) -> None:
+        for frame in room.streams_since(at.streams):
+            subscriber.send(frame)
+        subscriber.send(room.synced())
+        del self.behind[subscriber]
+        self._rooms.fanout.join(self.topic_id, subscriber)
+        if not subscriber.writable:
+            # What was just sent has filled its buffer: it is up to date, and waits.
+            self._rooms.fanout.leave(self.topic_id, subscriber)
+            self.behind[subscriber] = room.position
+
+    async def _send_snapshot(self, room: Room, subscriber: Subscriber, *, reset: bool) -> None:
+        cold = room.cold_page()
+        if cold:
+            room.hold(await self._rooms.store.contents(self.topic_id, cold))
+        # From here to the capture nothing waits: one step, one state.
+        chunks = room.snapshot(reset=reset)
+        position = room.position
+        self.behind[subscriber] = position
+        if len(chunks) == 1:
+            subscriber.send(p.encode(chunks[0]))
+            self._send_rest(room, subscriber, position)
+            return
+        self._sending[subscriber] = position
+        self._rooms.spawn(
+            self._send_chunks(subscriber, chunks, position), f"snapshot of {self.topic_id}"
+        )
+
+    async def _send_chunks(
+        self, subscriber: Subscriber, chunks: list[p.Snapshot], position: Position
+    ) -> None:
+        """Send a large snapshot at the reader's pace, beside the topic's work."""
+        try:
+            for chunk in chunks:
+                await subscriber.wait_writable()
+                if subscriber.closed or self.behind.get(subscriber) is not position:
+                    return  # gone, or opened anew
+                subscriber.send(p.encode(chunk))
+                await asyncio.sleep(0)
+        finally:
+            if self._sending.get(subscriber) is position:
+                del self._sending[subscriber]
+        self._rooms.drained(self.topic_id, subscriber)
+
+    def __repr__(self) -> str:
+        return f"<Runner {self.topic_id} waiting={len(self.queue)} room={self._room!r}>"
+
+
+def _makes_topic(job: Waiting | Job) -> bool:
+    return isinstance(job, Waiting) and isinstance(job.command, (p.TopicCreate, ImportTopic))
+
+
+def _repeated(waiting: Waiting, stored: StoredMutation) -> bytes | LivetreeError:
+    """Answer a command that happened before with its first result."""
+    if stored.request_hash == request_hash(waiting.command):
+        return stored.result
+    return Conflict(
+        f"mutation id {waiting.command.mutation} belongs to another request: use a new one",
+        mutation=waiting.command.mutation,
+    )

@@ -1,0 +1,1 @@
+"""The pure core: one test module per module."""
