@@ -99,7 +99,7 @@ class Endpoint(asyncio.Protocol):
 
     # The transport's calls --------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
@@ -114,25 +114,25 @@ class Endpoint(asyncio.Protocol):
         self._connections.add(self)
         self._timer = self._loop.call_later(HELLO_SECONDS, self._no_hello)
 
-    def data_received(self, data: bytes) -> None:  # noqa: D102
+    def data_received(self, data: bytes) -> None:
         self._connection.heard_at = self._loop.time()
         self._protocol.receive_data(data)
         self._handle_events()
 
-    def eof_received(self) -> None:  # noqa: D102
+    def eof_received(self) -> None:
         self._protocol.receive_eof()
         self._handle_events()
 
-    def pause_writing(self) -> None:  # noqa: D102
+    def pause_writing(self) -> None:
         # Who doesn't read its answers is not read either.
         self._transport.pause_reading()
         self._connection.pause(self._loop.time())
 
-    def resume_writing(self) -> None:  # noqa: D102
+    def resume_writing(self) -> None:
         self._connection.resume()
         self._go_on()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._connections.discard(self)
         self._gateway.hub.closed(self._connection)

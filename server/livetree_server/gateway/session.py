@@ -73,7 +73,7 @@ class Session:
         if len(data) > HELLO_BYTES:
             raise Closing(p.Close.TOO_LARGE, f"hello is larger than {HELLO_BYTES} bytes")
         try:
-            frame = _decode_first(data)
+            frame: p.Hello | p.Ping | p.Pong = _decode_first(data)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Closing(p.Close.PROTOCOL_ERROR, f"say hello first ({error})") from None
         if isinstance(frame, p.Hello):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from websockets.frames import Frame, Opcode
@@ -63,6 +64,11 @@ class Connection:
     def writable(self) -> bool:
         """Whether the send buffer has room; a closed connection has none."""
         return self.paused_at is None and not self.closed
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Takes framed bytes; never waits."""
+        return self.transport.write
 
     def send(self, text: bytes) -> None:
         """Send one frame to this connection alone; dropped if it has ended."""

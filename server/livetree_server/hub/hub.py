@@ -40,6 +40,18 @@ class OfferLike(Protocol):
         """The model that was asked for."""
 
 
+class Hearer(Protocol):
+    """Where a topic's frames go."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Takes framed bytes; never waits."""
+
+
 class Listener(Protocol):
     """Who is told when a subscriber falls behind or reads again."""
 
@@ -84,18 +96,18 @@ class Hub:
         self.limit = limit
         self.listener: Listener | None = None
         self.connections: set[Connection] = set()
-        self._channels: dict[str, dict[Connection, Callable[[bytes], None]]] = {}
+        self._channels: dict[str, dict[Hearer, Callable[[bytes], None]]] = {}
         self._workers: dict[Connection, Worker] = {}
 
     # Fan-out --------------------------------------------------------------------------
 
-    def join(self, topic_id: str, subscriber: Connection) -> None:
+    def join(self, topic_id: str, subscriber: Hearer) -> None:
         """Let a connection that is up to date hear what is published from now on."""
         if not subscriber.closed:
             channel = self._channels.setdefault(topic_id, {})
-            channel[subscriber] = subscriber.transport.write
+            channel[subscriber] = subscriber.write
 
-    def leave(self, topic_id: str, subscriber: Connection) -> None:
+    def leave(self, topic_id: str, subscriber: Hearer) -> None:
         """Let it hear no more."""
         channel = self._channels.get(topic_id)
         if channel is not None and channel.pop(subscriber, None) is not None and not channel:

@@ -1,1 +1,1 @@
-"""Topics: a room for each live one, its save queue, its live guard, and what it needs of the world."""
+"""Topics: each has a room with its save queue and its live guard, and needs of the world."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from livetree.core.protocol import Delta, Node
@@ -182,7 +182,7 @@ class Store(Protocol):
         """Read ``{id: (version, data)}``; ids that don't exist are left out."""
 
     async def deltas(self, topic_id: str, after_seq: int, limit: int) -> list[bytes]:
-        """Read the encoded deltas after a `seq`, in order, as far as the log reaches without a hole."""
+        """Read the encoded deltas after a `seq`, in order, up to the first hole in the log."""
 
     async def commit_at(self, topic_id: str, seq: int) -> str | None:
         """Return the id of the commit that made a `seq`, None if the log doesn't know it."""
@@ -205,7 +205,7 @@ class Store(Protocol):
         """Return every open offer, oldest first."""
 
     async def due(self, *, lease_before: int, offered_before: int) -> list[Due]:
-        """Return leases that ended, and offers that were made, before these times (ms); at most 1,000."""
+        """Return leases that ended and offers made before these times (ms); at most 1,000."""
 
     async def renew(self, topic_id: str, message_id: str, epoch: int, until: int) -> None:
         """Move a lease's end; without effect if the epoch is not the current one."""
@@ -230,6 +230,10 @@ class Subscriber(Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send to this connection alone; never waits."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Takes bytes as they go over the socket; never waits."""
 
     async def wait_writable(self) -> None:
         """Wait until its buffer has drained or the connection has ended."""

@@ -201,9 +201,7 @@ class Room:
             return None, refused, taken
         return self._decided(private, planned, now), refused, taken
 
-    def _decided(
-        self, private: Draft, planned: list[tuple[Waiting, Planned]], now: int
-    ) -> Decided:
+    def _decided(self, private: Draft, planned: list[tuple[Waiting, Planned]], now: int) -> Decided:
         entries: list[Entry] = []
         frames: list[bytes] = []
         leases: dict[str, int] = {}
@@ -317,7 +315,9 @@ class Room:
 
     # Live ops -----------------------------------------------------------------------
 
-    def append(self, command: p.StreamAppend, now: int, lease_ms: int) -> tuple[bytes | None, bytes]:
+    def append(
+        self, command: p.StreamAppend, now: int, lease_ms: int
+    ) -> tuple[bytes | None, bytes]:
         """
         Take a writer's ops.
 

@@ -205,9 +205,7 @@ class Runner:
             job = self.queue.popleft()
             if isinstance(job, CatchUp):
                 # Its subscriber asked for nothing now: it is served when reading works again.
-                loop.call_later(
-                    RETRY_SECONDS, self._rooms.drained, self.topic_id, job.subscriber
-                )
+                loop.call_later(RETRY_SECONDS, self._rooms.drained, self.topic_id, job.subscriber)
             else:
                 job.answer(error)
 
@@ -271,9 +269,7 @@ class Runner:
                 return
             self._told(room, decided)
             return
-        self._answer_all(
-            waiting, Busy("other nodes keep changing this topic: repeat in a moment")
-        )
+        self._answer_all(waiting, Busy("other nodes keep changing this topic: repeat in a moment"))
 
     def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
         for each in waiting:
@@ -316,9 +312,7 @@ class Runner:
             found = stored.get(each.key) if each.key is not None else None
             each.answer(error if found is None else _repeated(each, found))
 
-    async def _answer_repeated(
-        self, waiting: list[Waiting], taken: MutationTaken
-    ) -> list[Waiting]:
+    async def _answer_repeated(self, waiting: list[Waiting], taken: MutationTaken) -> list[Waiting]:
         stored = await self._rooms.store.mutations(taken.keys)
         rest: list[Waiting] = []
         for each in waiting:
@@ -432,9 +426,7 @@ class Runner:
         if isinstance(command, p.BranchGet):
             page = branch_page(room.tree, command)
             nodes = await self._whole(room, [item.node for item in page.items])
-            items = [
-                replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)
-            ]
+            items = [replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)]
             return p.encode(replace(page, items=items))
         if isinstance(command, p.MessageGet):
             nodes = await self._whole(room, messages(room.tree, command))
@@ -514,9 +506,7 @@ class Runner:
             self.behind[subscriber] = at
         # Its buffer is full: when it has drained, the hub says so.
 
-    def _send_deltas(
-        self, subscriber: Subscriber, missed: list[bytes], at: Position
-    ) -> Position:
+    def _send_deltas(self, subscriber: Subscriber, missed: list[bytes], at: Position) -> Position:
         for frame in missed:
             if not subscriber.writable:
                 break

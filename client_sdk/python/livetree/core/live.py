@@ -156,9 +156,7 @@ class LiveReply:
 
     def whole(self) -> list[Op]:
         """Return ops that make the reply from nothing."""
-        return [
-            PutOp(index, Raw(_encode(part.value()))) for index, part in enumerate(self._parts)
-        ]
+        return [PutOp(index, Raw(_encode(part.value()))) for index, part in enumerate(self._parts)]
 
     def parts(self) -> list[dict[str, Any]]:
         """Return the parts as they are now."""

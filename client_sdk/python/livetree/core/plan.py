@@ -161,9 +161,7 @@ def _op(command: p.Mutation) -> str:
     return str(command.__struct_config__.tag)
 
 
-def _batch(
-    view: View, draft: Draft, batch: p.Batch, context: Context
-) -> list[dict[str, Any]]:
+def _batch(view: View, draft: Draft, batch: p.Batch, context: Context) -> list[dict[str, Any]]:
     results = []
     for place, command in enumerate(batch.commands):
         try:
@@ -366,9 +364,7 @@ def _set_active(draft: Draft, command: p.TopicSetActive, _: Context) -> dict[str
 
 def _topic_clear(draft: Draft, _: p.TopicClear, __: Context) -> dict[str, Any]:
     _refuse_if_live(draft)
-    gone = [
-        node.id for top in draft.children(draft.root_id) for node in draft.subtree(top)
-    ]
+    gone = [node.id for top in draft.children(draft.root_id) for node in draft.subtree(top)]
     draft.set_active(None)
     for message_id in reversed(gone):
         draft.remove(message_id)

@@ -425,9 +425,7 @@ class Existing(
     message_id: str
 
 
-class Placeholder(
-    Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
-):
+class Placeholder(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A reply to be written, by a worker that serves ``model``."""
 
     message_id: str | None = None

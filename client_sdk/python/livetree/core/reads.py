@@ -69,9 +69,7 @@ class TreePage(Struct, frozen=True, kw_only=True, rename="camel"):
 def _find(view: View, message_id: str) -> p.Node:
     node = view.get(message_id)
     if node is None:
-        raise NotFound(
-            f"there is no message {message_id} in topic {view.topic_id}", id=message_id
-        )
+        raise NotFound(f"there is no message {message_id} in topic {view.topic_id}", id=message_id)
     return node
 
 
@@ -130,7 +128,9 @@ def tree_page(view: View, command: p.TreeGet) -> TreePage:
 
     """
     if command.root_id == view.root_id:
-        raise InvalidOperation("the virtual root is no message: leave rootId out for the whole tree")
+        raise InvalidOperation(
+            "the virtual root is no message: leave rootId out for the whole tree"
+        )
     for named in (command.root_id, command.node_id):
         if named is not None:
             _find(view, named)

@@ -16,11 +16,21 @@ from typing import Any, Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from .canonical import canonical
 from .content import is_empty, preview_of
 from .digest import Digest, active_term, node_term, state_terms
 from .protocol import Cause, Delta, Node, Put
 
-__all__ = ["EMPTY_STATE", "Draft", "Gap", "Tree", "View", "off_the_wire", "on_the_wire", "whole_put"]
+__all__ = [
+    "EMPTY_STATE",
+    "Draft",
+    "Gap",
+    "Tree",
+    "View",
+    "off_the_wire",
+    "on_the_wire",
+    "whole_put",
+]
 
 EMPTY_STATE: Final[dict[str, Any]] = {"name": "", "metadata": {}, "lastActivityAt": 0, "live": {}}
 """The topic's other state before its first commit; these keys are always there."""
@@ -511,7 +521,8 @@ class Draft(View):
         state = {
             key: value
             for key, value in self.state.items()
-            if self.state is not self._base.state and not _same(self._base.state.get(key), value)
+            if self.state is not self._base.state
+            and not _same_json(self._base.state.get(key), value)
         }
         if not put and not drop and not state and self.active_node_id == self._base.active_node_id:
             return None
@@ -605,9 +616,7 @@ def off_the_wire(node: Node) -> Node:
 
 def whole_put(node: Node) -> Put:
     """Return the put of a new row."""
-    optional = {
-        name: value for name in _OPTIONAL if (value := getattr(node, name)) is not None
-    }
+    optional = {name: value for name in _OPTIONAL if (value := getattr(node, name)) is not None}
     if node.updated_at != node.created_at:
         optional["updated_at"] = node.updated_at
     if node.status != "success":
@@ -662,6 +671,11 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Raw) and isinstance(other, Raw):
         return bytes(one) == bytes(other)
     return bool(one == other)
+
+
+def _same_json(one: Any, other: Any) -> bool:
+    # To Python, 1 is equal to True; to JSON, and so to the digest, it isn't.
+    return one is other or canonical(one) == canonical(other)
 
 
 def _parents_first(nodes: dict[str, Node]) -> list[Node]:

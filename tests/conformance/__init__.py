@@ -1,0 +1,1 @@
+"""JSON cases, and what runs them through the core and through a server."""
