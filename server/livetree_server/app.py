@@ -174,6 +174,16 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handling, which would end the process before the drain."""
 
+    def __init__(self, config: uvicorn.Config, started: asyncio.Event | None) -> None:
+        super().__init__(config)
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets=sockets)
+        if self._started is not None:
+            self._started.set()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
         """Leave signals alone; `serve` sets what they do."""
@@ -202,7 +212,7 @@ async def serve(
         server_header=False,
         timeout_graceful_shutdown=10,
     )
-    server = _Server(config)
+    server = _Server(config, started)
     loop = asyncio.get_running_loop()
     handled: list[signal.Signals] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -212,10 +222,6 @@ async def serve(
     try:
         async with application:
             serving = asyncio.create_task(server.serve(sockets=[sock]))
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
-            if started is not None:
-                started.set()
             try:
                 await asyncio.shield(serving)
             except asyncio.CancelledError:

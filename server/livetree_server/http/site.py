@@ -24,7 +24,7 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>livetree</title>
 <style>
-  body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem }}
+  body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto }}
   code, pre {{ background: #8881; padding: .1em .3em; border-radius: .2em }}
   pre {{ padding: .8em 1em; overflow: auto }}
 </style>

@@ -78,7 +78,7 @@ def test_a_file_with_two_bytes_swapped_anywhere_is_read_or_refused():
         outcomes(file[:at] + bytes([file[at + 1], file[at]]) + file[at + 2 :])
 
 
-@pytest.mark.parametrize("byte", [b"", b'"', b"\\", b"{", b"}", b"]", b",", b"\xff", b"\0"])
+@pytest.mark.parametrize("byte", [b"", b'"', b"\\", b"{", b"]", b"\xff"])
 def test_a_file_with_any_byte_replaced_is_read_or_refused(byte: bytes):
     file = sample()
 

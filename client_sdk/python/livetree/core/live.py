@@ -138,9 +138,9 @@ class LiveReply:
 
         """
         touched: dict[int, int] = {}
-        for part, length in self._log[after + 1 - self._first :]:
-            if length < 0 or part not in touched:
-                touched[part] = length
+        for index, length in self._log[after + 1 - self._first :]:
+            if length < 0 or index not in touched:
+                touched[index] = length
         ops: list[Op] = []
         for index in sorted(touched):
             part, length = self._parts[index], touched[index]

@@ -8,10 +8,11 @@ from the server tolerate them, so an older client can read a newer server.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 from .canonical import MAX_INTEGER
 
@@ -97,7 +98,22 @@ Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 MutationId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Text: TypeAlias = str
 
+if TYPE_CHECKING:
+    NullableRaw: TypeAlias = Raw | None
+else:
+    # As `Raw | None` msgspec would take null alone; so null comes as Raw, and `_read_null` turns it.
+    NullableRaw = Raw
+
 encode = msgspec.json.Encoder().encode
+
+_NULL: Final = Raw(b"null")
+
+
+def _read_null(struct: Struct, *names: str) -> None:
+    """Make None of the fields that came as the text ``null``."""
+    for name in names:
+        if getattr(struct, name) == _NULL:
+            force_setattr(struct, name, None)
 
 
 class Close:
@@ -135,15 +151,18 @@ class Node(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     data: Raw | UnsetType = UNSET
     preview: str = ""
     empty: bool = False
-    decisions: Raw | None = None
+    decisions: NullableRaw = None
     model_id: str | None = None
     author: str | None = None
-    stats: Raw | None = None
-    timing: Raw | None = None
-    context: Raw | None = None
+    stats: NullableRaw = None
+    timing: NullableRaw = None
+    context: NullableRaw = None
     version: int
     created_at: int
     updated_at: int
+
+    def __post_init__(self) -> None:
+        _read_null(self, "decisions", "stats", "timing", "context")
 
 
 class Put(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -161,14 +180,17 @@ class Put(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True)
     status: Status | UnsetType = UNSET
     siblings_group_id: int | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
-    decisions: Raw | None | UnsetType = UNSET
+    decisions: NullableRaw | UnsetType = UNSET
     model_id: str | None | UnsetType = UNSET
     author: str | None | UnsetType = UNSET
-    stats: Raw | None | UnsetType = UNSET
-    timing: Raw | None | UnsetType = UNSET
-    context: Raw | None | UnsetType = UNSET
+    stats: NullableRaw | UnsetType = UNSET
+    timing: NullableRaw | UnsetType = UNSET
+    context: NullableRaw | UnsetType = UNSET
     created_at: int | UnsetType = UNSET
     updated_at: int | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        _read_null(self, "decisions", "stats", "timing", "context")
 
 
 class Cause(Struct, frozen=True, omit_defaults=True):
@@ -275,7 +297,10 @@ class TopicCreate(Mutation, frozen=True, kw_only=True, tag="topic.create"):
     """Make a topic with its virtual root; without ``topic`` the server makes the id."""
 
     name: Name = ""
-    metadata: Raw | None = None
+    metadata: NullableRaw = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "metadata")
 
 
 class TopicOpen(TopicCommand, frozen=True, kw_only=True, tag="topic.open"):
@@ -350,12 +375,15 @@ class MessageCreate(Mutation, frozen=True, kw_only=True, tag="message.create"):
     parent: str = "AUTO"
     role: Role
     text: Text | None = None
-    data: Raw | None = None
+    data: NullableRaw = None
     status: Status = "pending"
     set_active: bool = True
     group: Count = 0
     model: Name | None = None
-    stats: Raw | None = None
+    stats: NullableRaw = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "data", "stats")
 
 
 class MessageCreateSibling(Mutation, frozen=True, kw_only=True, tag="message.createSibling"):
@@ -364,8 +392,11 @@ class MessageCreateSibling(Mutation, frozen=True, kw_only=True, tag="message.cre
     source_id: str
     message_id: str | None = None
     text: Text | None = None
-    data: Raw | None = None
+    data: NullableRaw = None
     model: Name | None = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "data")
 
 
 class MessageUpdate(Mutation, frozen=True, kw_only=True, tag="message.update"):
@@ -378,9 +409,12 @@ class MessageUpdate(Mutation, frozen=True, kw_only=True, tag="message.update"):
     status: Status | UnsetType = UNSET
     group: Count | UnsetType = UNSET
     model: Name | None | UnsetType = UNSET
-    stats: Raw | None | UnsetType = UNSET
-    context: Raw | None | UnsetType = UNSET
+    stats: NullableRaw | UnsetType = UNSET
+    context: NullableRaw | UnsetType = UNSET
     if_version: Count | None = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "stats", "context")
 
 
 class MessageDelete(Mutation, frozen=True, kw_only=True, tag="message.delete"):
@@ -406,9 +440,12 @@ class Fresh(
     message_id: str | None = None
     parent: str = "ROOT"
     text: Text | None = None
-    data: Raw | None = None
+    data: NullableRaw = None
     status: Status = "success"
     model: Name | None = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "data")
 
 
 class Existing(
@@ -476,8 +513,11 @@ class StreamFinish(Mutation, frozen=True, kw_only=True, tag="stream.finish"):
     epoch: Count
     n: Count
     status: Ended = "success"
-    stats: Raw | None = None
-    timing: Raw | None = None
+    stats: NullableRaw = None
+    timing: NullableRaw = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "stats", "timing")
 
 
 class StreamAbort(Mutation, frozen=True, kw_only=True, tag="stream.abort"):
@@ -794,4 +834,5 @@ decode_frame = msgspec.json.Decoder(ServerFrame).decode
 
 def decode_command(text: bytes | str) -> Command:
     """Decode a request; raises `msgspec.DecodeError` and, nested without end, `RecursionError`."""
-    return _decode_command(text)
+    command: Command = _decode_command(text)
+    return command

@@ -162,7 +162,7 @@ def _message(
 ) -> ImportedMessage:
     message: Json = node["message"]
     role: Role = message["author"]["role"]
-    metadata = _object(message.get("metadata"))
+    model = _text(_object(message.get("metadata")).get("model_slug")) or default_model
     content = message.get("content")
     parts, rest = _content(content)
 
@@ -189,9 +189,7 @@ def _message(
         status=_status(message),
         siblings_group_id=place.siblings_group_id,
         data={"parts": parts, "source": _source(place.key, node, rest)},
-        model_id=(_text(metadata.get("model_slug")) or default_model)
-        if role == "assistant"
-        else None,
+        model_id=model if role == "assistant" else None,
         created_at=place.created_at,
     )
 

@@ -121,7 +121,9 @@ def _windows(chunks: Iterable[bytes], size: int) -> Iterator[tuple[int, bytes]]:
         view = memoryview(chunk)
         for start in range(0, len(view), size):
             buffer += view[start : start + size]
-            if (whole := len(buffer) - _unfinished(buffer)) >= size:
+            if len(buffer) < size:
+                continue
+            if whole := len(buffer) - _unfinished(buffer):
                 yield offset, bytes(buffer[:whole])
                 del buffer[:whole]
                 offset += whole

@@ -1,0 +1,684 @@
+"""
+One topic kept equal to the server's tree: frames go in, changes and needs come out.
+
+A mirror never waits and reads no clock. What it must ask the server for it returns as
+needs; whoever owns it carries them out and brings the answers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from . import changes as c
+from .core import protocol as p
+from .core.content import merge_data, parts_checksum, text_of
+from .core.live import LiveReply
+from .core.tree import Tree
+from .results import Deltas, Messages
+
+__all__ = ["FetchContent", "FetchDeltas", "Mirror", "Need", "Reopen", "Step"]
+
+CONTENT_BYTES: Final = 64 * 1024 * 1024
+"""How much message content a mirror keeps, unless told otherwise."""
+
+AHEAD: Final = 1000
+"""How many deltas are kept that came before the one that they build on."""
+
+HELD: Final = 1000
+"""How many stream frames are kept whose writer isn't known yet."""
+
+SNAPSHOT_SECONDS: Final = 60.0
+"""How far apart a mirror that keeps drifting asks for snapshots."""
+
+REOPEN_SECONDS: Final = 1.0
+"""How far apart a mirror asks to be caught up."""
+
+REFUSED_SECONDS: Final = 5.0
+"""How long after a refusal a topic is opened again."""
+
+_RAW_FIELDS: Final = ("data", "decisions", "stats", "timing", "context")
+
+_encode = msgspec.json.encode
+_parts_of = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Reopen(Struct, frozen=True):
+    """Send ``topic.open`` with `Mirror.resume` after ``delay`` seconds, if it is still due."""
+
+    delay: float
+    reason: str
+
+
+class FetchDeltas(Struct, frozen=True, eq=False):
+    """Ask for the deltas after this position, for `Mirror.deltas_came`."""
+
+    seq: int
+    commit: str | None
+
+
+class FetchContent(Struct, frozen=True):
+    """Read these messages, for `Mirror.content_came`."""
+
+    message_ids: list[str]
+
+
+Need: TypeAlias = Reopen | FetchDeltas | FetchContent
+
+
+class Step(Struct, frozen=True):
+    """What came of a frame or an answer: what readers are told, and what is to be asked."""
+
+    changes: list[c.Change]
+    needs: list[Need]
+
+
+class Mirror:
+    """
+    A copy of one topic that is equal to the server's tree at some `seq`.
+
+    Args:
+        topic_id: The topic.
+        content_bytes: How many bytes of message content are kept. Beyond it the content
+            that was used longest ago becomes cold; replies being written keep theirs.
+
+    Attributes:
+        tree: The tree; None until the first snapshot has come.
+        replies: The live replies as far as they are known here.
+        gone: Why the topic is no longer there, once it isn't.
+
+    """
+
+    def __init__(self, topic_id: str, *, content_bytes: int = CONTENT_BYTES) -> None:
+        self.topic_id = topic_id
+        self.tree: Tree | None = None
+        self.replies: dict[str, LiveReply] = {}
+        self.gone: str | None = None
+        self.drifts = 0
+        self._warm = _Warm(content_bytes)
+        self._chunks: list[p.Snapshot] = []
+        self._ahead: dict[int, p.Delta] = {}
+        self._held: list[p.Stream] = []
+        self._unheld: set[str] = set()
+        self._doubted: set[str] = set()
+        self._asked_about: set[str] = set()
+        self._early: dict[str, p.Node] = {}
+        self._fetch: FetchDeltas | None = None
+        self._reopen: Literal["no", "due", "asked"] = "no"
+        self._reopened_at: float | None = None
+        self._snapshot_at: float | None = None
+        self._target: p.Synced | None = None
+        self._caught_up = False
+        self._void = False  # the tree is not the server's: only a snapshot helps
+        self._broken = False  # it is not even whole
+        self._changes: list[c.Change] = []
+        self._needs: list[Need] = []
+
+    @property
+    def synced(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return (
+            self._caught_up
+            and not self._void
+            and not self._doubted
+            and self._fetch is None
+            and self.gone is None
+        )
+
+    @property
+    def reopen_due(self) -> bool:
+        """Whether a `Reopen` that was asked for is still to be carried out."""
+        return self._reopen == "due" and self.gone is None
+
+    def resume(self, now: float) -> p.Resume:
+        """Return what to open the topic with, now; the answer is awaited from here on."""
+        self._reopen = "asked"
+        self._reopened_at = now
+        self._asked_about = set(self._doubted)
+        if self.tree is None or self._void:
+            self._snapshot_at = now
+            return p.Resume(topic=self.topic_id)
+        streams = {
+            # Of no epoch, so that the whole text comes.
+            message_id: (0, 0) if message_id in self._doubted else (reply.epoch, reply.n)
+            for message_id, reply in self.replies.items()
+        }
+        return p.Resume(
+            topic=self.topic_id, seq=self.tree.seq, commit=self.tree.commit, streams=streams
+        )
+
+    # What comes in ----------------------------------------------------------------------
+
+    def receive(
+        self, frame: p.Snapshot | p.Delta | p.Synced | p.Stream | p.Gone, now: float
+    ) -> Step:
+        """
+        Take a frame about this topic.
+
+        Never raises: a frame that can't be followed voids the tree, and a snapshot is
+        asked for.
+
+        """
+        if self.gone is None:
+            try:
+                self._receive(frame, now)
+            except Exception as error:
+                self._break(f"a frame can't be followed: {error!r}", now)
+        return self._step()
+
+    def unreadable(self, reason: str, now: float) -> Step:
+        """Take note of a frame about this topic that could not be read."""
+        self._break(reason, now)
+        return self._step()
+
+    def deltas_came(self, need: FetchDeltas, page: Deltas, now: float) -> Step:
+        """Take the answer to a `FetchDeltas`."""
+        if need is self._fetch:
+            self._fetch = None
+            try:
+                self._take_page(page, now)
+            except Exception as error:
+                self._break(f"a delta can't be followed: {error!r}", now)
+        return self._step()
+
+    def deltas_failed(self, need: FetchDeltas, now: float) -> Step:
+        """Take note that a `FetchDeltas` was refused."""
+        if need is self._fetch:
+            self._fetch = None
+            self._ask_to_reopen("the missing deltas can't be had", now)
+        return self._step()
+
+    def open_failed(self) -> Step:
+        """Take note that the topic can't be opened at present; it is tried again later."""
+        self._reopen = "due"
+        self._needs.append(Reopen(REFUSED_SECONDS, "the topic could not be opened"))
+        return self._step()
+
+    def content_came(self, answer: Messages) -> Step:
+        """Keep fetched content, of exactly the versions that the tree holds."""
+        loaded: list[str] = []
+        for fetched in answer.nodes if self.tree is not None else ():
+            node = _owned(fetched)
+            held = self._node(node.id)
+            if held is None or node.data is UNSET:
+                continue
+            if self._hold(node):
+                loaded.append(node.id)
+            elif node.version > held.version and len(self._early) < AHEAD:
+                self._early[node.id] = node  # its delta is on the way
+        if loaded:
+            self._changes.append(c.Loaded(loaded))
+        self._evict()
+        return self._step()
+
+    def disconnected(self) -> Step:
+        """Take note that the connection is lost: what was on its way never comes."""
+        self._chunks = []
+        self._ahead.clear()
+        self._held.clear()
+        self._unheld.clear()
+        self._early.clear()
+        self._fetch = None
+        self._reopen = "no"
+        self._target = None
+        self._caught_up = False
+        if self.gone is None:
+            self._changes.append(c.Offline())
+        return self._step()
+
+    def _step(self) -> Step:
+        step = Step(self._changes, self._needs)
+        self._changes, self._needs = [], []
+        return step
+
+    def _receive(
+        self, frame: p.Snapshot | p.Delta | p.Synced | p.Stream | p.Gone, now: float
+    ) -> None:
+        match frame:
+            case p.Delta():
+                self._take_delta(frame, now)
+            case p.Stream():
+                self._take_stream(frame, now)
+            case p.Snapshot():
+                self._take_chunk(frame, now)
+            case p.Synced():
+                self._take_synced(frame, now)
+            case p.Gone():
+                self.gone = frame.reason
+                self._changes.append(c.Gone(frame.reason))
+
+    # Deltas -----------------------------------------------------------------------------
+
+    def _take_delta(self, delta: p.Delta, now: float) -> None:
+        if self._chunks:
+            self._keep_ahead(delta)  # it follows the snapshot that is coming in
+            return
+        tree = self.tree
+        if tree is None or self._broken:
+            return
+        if delta.seq > tree.seq + 1:
+            self._keep_ahead(delta)
+            self._ask_for_deltas()
+        else:
+            self._apply_next(delta, now)
+            self._apply_ahead(now)
+
+    def _take_page(self, page: Deltas, now: float) -> None:
+        tree = self.tree
+        if tree is None or self._broken or self._chunks:
+            return
+        if page.reset:
+            self._ask_to_reopen("the missing deltas are no longer there", now)
+            return
+        before = tree.seq
+        for delta in page.deltas:
+            if delta.seq > tree.seq + 1 or delta.large:
+                break
+            self._apply_next(_owned_delta(delta), now)
+        self._apply_ahead(now)
+        if tree.seq < max(page.seq, *self._ahead, 0):
+            if tree.seq > before:
+                self._ask_for_deltas()
+            else:
+                self._ask_to_reopen("the missing deltas did not come", now)
+        self._check_synced(now)
+
+    def _apply_ahead(self, now: float) -> None:
+        tree = self.tree
+        assert tree is not None
+        for seq in [seq for seq in self._ahead if seq <= tree.seq]:
+            del self._ahead[seq]
+        while (delta := self._ahead.pop(tree.seq + 1, None)) is not None:
+            if not self._apply_next(delta, now):
+                return
+        if self._ahead:
+            self._ask_for_deltas()
+
+    def _apply_next(self, delta: p.Delta, now: float) -> bool:
+        """Apply a delta if it is the next; tells whether it is applied now."""
+        tree = self.tree
+        assert tree is not None
+        if delta.seq <= tree.seq:
+            if delta.seq == tree.seq and delta.commit != tree.commit:
+                self._ask_to_reopen("the server has another history", now)
+            return delta.seq < tree.seq or delta.commit == tree.commit
+        if delta.prev != tree.commit:
+            self._ask_to_reopen("the server has another history", now)
+            return False
+        if delta.large:
+            self._ask_for_deltas()
+            return False
+        self._apply(tree, delta, now)
+        return True
+
+    def _apply(self, tree: Tree, delta: p.Delta, now: float) -> None:
+        written = {
+            message_id: data
+            for message_id, (_, _, checksum) in delta.ended.items()
+            if (data := self._written(message_id, checksum)) is not None
+        }
+        # What was followed while it grew is fetched, so that its text does not vanish.
+        lost = [
+            message_id
+            for message_id in delta.ended
+            if message_id in self.replies and message_id not in written
+        ]
+        exact = tree.apply(delta, written)
+        self._changes.append(c.Committed(delta))
+        for put in delta.put:
+            if put.data is not UNSET:
+                self._warm.note(put.id, put.data)
+        for message_id in delta.ended:
+            self._warm.note(message_id, written.get(message_id))
+        for message_id in delta.drop:
+            self._warm.note(message_id, None)
+        self._hold_early(message_id for message_id in (*(put.id for put in delta.put), *lost))
+        self._follow_live(tree, now)
+        self._evict()
+        if lost := [each for each in lost if each in tree and tree.node(each).data is UNSET]:
+            self._needs.append(FetchContent(lost))
+        if not exact:
+            self._drifted(now)
+        else:
+            self._check_synced(now)
+
+    def _written(self, message_id: str, checksum: int) -> Raw | None:
+        """Return the data of a reply that ended, if what was streamed here is all of it."""
+        reply, node = self.replies.get(message_id), self._node(message_id)
+        if reply is None or node is None or node.data is UNSET:
+            return None
+        parts = reply.parts()
+        if parts_checksum(parts) != checksum:
+            return None
+        return Raw(merge_data(bytes(node.data), _encode({"parts": parts})))
+
+    def _keep_ahead(self, delta: p.Delta) -> None:
+        if len(self._ahead) < AHEAD:  # else it is fetched
+            self._ahead[delta.seq] = delta
+
+    def _ask_for_deltas(self) -> None:
+        if self._fetch is None and self.tree is not None:
+            self._fetch = FetchDeltas(self.tree.seq, self.tree.commit)
+            self._needs.append(self._fetch)
+
+    # Live replies -----------------------------------------------------------------------
+
+    def _take_stream(self, frame: p.Stream, now: float) -> None:
+        tree = self.tree
+        if self._chunks or tree is None or frame.epoch > tree.seq:
+            # Its writer's claim is not known here yet.
+            if len(self._held) < HELD:
+                self._held.append(frame)
+            else:
+                self._unheld.add(frame.message_id)
+        elif not self._broken and tree.live.get(frame.message_id) == frame.epoch:
+            self._follow(frame, now)
+
+    def _follow(self, frame: p.Stream, now: float) -> None:
+        if frame.message_id in self._doubted and not frame.reset:
+            return
+        reply = self.replies.get(frame.message_id)
+        if reply is None or reply.epoch != frame.epoch:
+            # A new writer goes on where the last one ended.
+            n, parts = (reply.n, reply.parts()) if reply is not None else (0, [])
+            if not frame.reset and frame.first != n + 1:
+                self._doubt(frame.message_id, now)
+                return
+            reply = LiveReply(frame.epoch, n, parts)
+        before = reply.n
+        if not reply.follow(frame):
+            self._doubt(frame.message_id, now)
+            return
+        self.replies[frame.message_id] = reply
+        self._doubted.discard(frame.message_id)
+        if frame.reset or reply.n > before:
+            self._changes.append(
+                c.Streamed(frame.message_id, frame.epoch, frame.to, frame.ops, frame.reset)
+            )
+
+    def _follow_live(self, tree: Tree, now: float) -> None:
+        """Bring the replies in line with the tree's, and take what was held for them."""
+        for message_id in [each for each in self.replies if each not in tree.live]:
+            del self.replies[message_id]
+        self._doubted &= tree.live.keys()
+        known = [frame for frame in self._held if frame.epoch <= tree.seq]
+        if known:
+            self._held = [frame for frame in self._held if frame.epoch > tree.seq]
+        for frame in known:
+            self._take_stream(frame, now)
+        if not self._held and self._unheld:
+            for message_id in self._unheld & tree.live.keys():
+                self._doubt(message_id, now)
+            self._unheld.clear()
+
+    def _doubt(self, message_id: str, now: float) -> None:
+        """Some of a reply's text is missing: until it comes whole, it stays as it is."""
+        self._doubted.add(message_id)
+        self._ask_to_reopen("live text is missing", now)
+
+    # Snapshots --------------------------------------------------------------------------
+
+    def _take_chunk(self, frame: p.Snapshot, now: float) -> None:
+        if frame.chunk == 0:
+            self._chunks = []
+        elif (
+            len(self._chunks) != frame.chunk or self._chunks[0].commit != frame.commit
+        ):  # its beginning was lost, or is another's
+            self._chunks = []
+            self._break("a snapshot came in pieces that don't fit", now)
+            return
+        self._chunks.append(frame)
+        if len(self._chunks) >= frame.chunks:
+            chunks, self._chunks = self._chunks, []
+            self._load(chunks, now)
+
+    def _load(self, chunks: list[p.Snapshot], now: float) -> None:
+        first = chunks[0]
+        old, old_void = self.tree, self._void
+        tree = Tree.load(
+            topic_id=self.topic_id,
+            root_id=first.root_id,
+            seq=first.seq,
+            commit=first.commit,
+            active_node_id=first.active_node_id,
+            state=first.state,
+            nodes=[_owned(node) for chunk in chunks for node in chunk.nodes],
+        )
+        warm, self._warm = self._warm, _Warm(self._warm.limit)
+        if old is not None and not old_void and not first.reset:
+            for message_id in warm:
+                node = old.get(message_id)
+                if node is not None and node.data is not UNSET:
+                    tree.hold(message_id, node.version, node.data)
+        for node in tree.nodes():
+            if node.data is not UNSET:
+                self._warm.note(node.id, node.data)
+        self.tree = tree
+        self.replies = {live.message_id: LiveReply.of(live) for live in first.live}
+        self._void = self._broken = self._caught_up = False
+        self._fetch = self._target = None
+        self._doubted.clear()
+        self._early.clear()
+        if old is not None:
+            self._changes.append(c.Reset(first.reset))
+        self._follow_live(tree, now)
+        self._evict()
+        if tree.digest != first.digest:
+            self._drifted(now)
+        self._apply_ahead(now)
+
+    # Being equal ------------------------------------------------------------------------
+
+    def _take_synced(self, frame: p.Synced, now: float) -> None:
+        if self._reopen == "asked":
+            self._reopen = "no"
+        self._doubted -= self._asked_about
+        self._asked_about = set()
+        tree = self.tree
+        if tree is None or self._broken or self._chunks:
+            self._break("the snapshot did not come whole", now)
+            return
+        if self._void:
+            self._drifted(now, again=True)
+            return
+        if self._doubted:
+            self._ask_to_reopen("live text is missing", now)
+        self._target = frame
+        if frame.seq > tree.seq:
+            self._ask_for_deltas()
+        self._check_synced(now)
+
+    def _check_synced(self, now: float) -> None:
+        frame, tree = self._target, self.tree
+        if frame is None or tree is None or frame.seq > tree.seq or self._fetch is not None:
+            return
+        self._target = None
+        if frame.seq == tree.seq and frame.commit != tree.commit:
+            self._ask_to_reopen("the server has another history", now)
+        elif frame.seq == tree.seq and frame.digest != tree.digest:
+            self._drifted(now)
+        else:
+            self._caught_up = True
+            self._changes.append(c.Synced(tree.seq, tree.commit or ""))
+
+    def _drifted(self, now: float, *, again: bool = False) -> None:
+        if not self._void and not again:
+            self.drifts += 1
+        self._void = True
+        self._ask_to_reopen("the mirror has drifted", now)
+
+    def _break(self, reason: str, now: float) -> None:
+        self._broken = self._void = True
+        self._chunks = []
+        self._ask_to_reopen(reason, now)
+
+    def _ask_to_reopen(self, reason: str, now: float) -> None:
+        if self._reopen != "no":
+            return  # and when that answer is here, it is seen whether it was enough
+        self._reopen = "due"
+        last, apart = (
+            (self._snapshot_at, SNAPSHOT_SECONDS)
+            if self._void and self.drifts > 1
+            else (self._reopened_at, REOPEN_SECONDS)
+        )
+        self._needs.append(Reopen(0.0 if last is None else max(0.0, last + apart - now), reason))
+
+    # Content ----------------------------------------------------------------------------
+
+    def text(self, message_id: str) -> str | None:
+        """Return a message's text, of a live reply what is there; None if it is cold."""
+        reply = self.replies.get(message_id)
+        if reply is not None:
+            return "".join(
+                part["text"]
+                for part in reply.parts()
+                if part.get("type") == "text" and isinstance(part.get("text"), str)
+            )
+        data = self._known(message_id).data
+        return None if data is UNSET else text_of(data)
+
+    def parts(self, message_id: str) -> list[dict[str, Any]] | None:
+        """Return a message's parts, of a live reply what is there; None if they are cold."""
+        reply = self.replies.get(message_id)
+        if reply is not None:
+            return reply.parts()
+        data = self._known(message_id).data
+        if data is UNSET:
+            return None
+        parts: list[dict[str, Any]] = _parts_of(data).get("parts", [])
+        return parts
+
+    def cold(self, message_ids: Iterable[str]) -> list[str]:
+        """Return those of the messages whose content is to be fetched; they count as used."""
+        cold: list[str] = []
+        for message_id in message_ids:
+            node = self._node(message_id)
+            if node is None:
+                continue
+            if node.data is UNSET:
+                cold.append(message_id)
+            else:
+                self._warm.touch(message_id)
+        return cold
+
+    def is_early(self, message_id: str) -> bool:
+        """Tell whether content is here of a version that the tree is still to reach."""
+        return message_id in self._early
+
+    def _known(self, message_id: str) -> p.Node:
+        node = self._node(message_id)
+        if node is None:
+            raise KeyError(message_id)
+        return node
+
+    def _node(self, message_id: str) -> p.Node | None:
+        return None if self.tree is None else self.tree.get(message_id)
+
+    def _hold(self, node: p.Node) -> bool:
+        assert self.tree is not None
+        assert node.data is not UNSET
+        if not self.tree.hold(node.id, node.version, node.data):
+            return False
+        self._warm.note(node.id, node.data)
+        return True
+
+    def _hold_early(self, message_ids: Iterable[str]) -> None:
+        for message_id in message_ids if self._early else ():
+            early = self._early.get(message_id)
+            held = self._node(message_id)
+            if early is None or (held is not None and held.version < early.version):
+                continue
+            del self._early[message_id]
+            if held is not None and held.data is UNSET and self._hold(early):
+                self._changes.append(c.Loaded([message_id]))
+
+    def _evict(self) -> None:
+        tree = self.tree
+        if tree is not None and self._warm.size > self._warm.limit:
+            for message_id in self._warm.excess(keep=tree.live):
+                tree.release(message_id)
+
+    def statistics(self) -> dict[str, int]:
+        """Return figures for logs and tests."""
+        return {
+            "seq": 0 if self.tree is None else self.tree.seq,
+            "messages": 0 if self.tree is None else len(self.tree),
+            "contentBytes": self._warm.size,
+            "live": len(self.replies),
+            "ahead": len(self._ahead),
+            "held": len(self._held),
+            "drifts": self.drifts,
+        }
+
+    def __repr__(self) -> str:
+        state = "gone" if self.gone is not None else "synced" if self.synced else "behind"
+        return f"<Mirror {self.topic_id} {state} {self.tree!r}>"
+
+
+class _Warm:
+    """Which messages have their content here, least recently used first, and its size."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, message_id: str, data: Raw | UnsetType | None) -> None:
+        self.size -= self._sizes.pop(message_id, 0)
+        if isinstance(data, Raw):
+            size = len(memoryview(data))
+            self._sizes[message_id] = size
+            self.size += size
+
+    def touch(self, message_id: str) -> None:
+        if message_id in self._sizes:
+            self._sizes.move_to_end(message_id)
+
+    def excess(self, keep: Iterable[str]) -> list[str]:
+        """Take out, and return, what is to be let go of."""
+        kept = set(keep)
+        found: list[str] = []
+        for message_id in self._sizes:
+            if self.size <= self.limit:
+                break
+            if message_id not in kept:
+                found.append(message_id)
+                self.size -= self._sizes[message_id]
+        for message_id in found:
+            del self._sizes[message_id]
+        return found
+
+    def __iter__(self) -> Any:
+        return iter(self._sizes)
+
+
+def _owned(node: p.Node) -> p.Node:
+    """Return the node with its own copies, so that it doesn't keep the whole frame alive."""
+    copies = {
+        name: raw.copy()
+        for name in _RAW_FIELDS
+        if isinstance(raw := getattr(node, name), Raw)
+    }
+    return replace(node, **copies) if copies else node
+
+
+def _owned_delta(delta: p.Delta) -> p.Delta:
+    return replace(
+        delta,
+        put=[
+            replace(
+                put,
+                **{
+                    name: raw.copy()
+                    for name in _RAW_FIELDS
+                    if isinstance(raw := getattr(put, name), Raw)
+                },
+            )
+            for put in delta.put
+        ],
+    )

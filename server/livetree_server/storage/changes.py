@@ -1,0 +1,121 @@
+"""What a run changes in the rows of its topic: decided here, without a database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from livetree.core.protocol import Node
+from msgspec import UNSET
+
+from ..topics.ports import MutationKey, Run
+
+__all__ = ["LiveChange", "Step", "changes_state", "is_birth", "keys_of", "live_change", "steps_of"]
+
+_KEPT_APART = frozenset(("lastActivityAt", "live"))
+
+
+@dataclass(slots=True)
+class Step:
+    """
+    Changes that may be written kind by kind, in the order of the fields.
+
+    New rows have parents before children, and those that go have children before
+    parents. A changed row is there once, as it is after the last of its changes: under
+    ``moved`` if its parent changed, under ``rewritten`` if its data did.
+
+    """
+
+    new: list[Node] = field(default_factory=list)
+    moved: dict[str, Node] = field(default_factory=dict)
+    changed: dict[str, Node] = field(default_factory=dict)
+    rewritten: dict[str, Node] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LiveChange:
+    """Live rows to take out, and those to write anew: message id → epoch, 0 for an offer."""
+
+    gone: list[str]
+    written: dict[str, int]
+
+
+def is_birth(run: Run) -> bool:
+    """Tell whether the run makes its topic."""
+    return run.base_seq == 0 and run.seq > 0
+
+
+def keys_of(run: Run) -> list[MutationKey]:
+    """Return the mutation ids that the run stores."""
+    return [entry.key for entry in run.entries if entry.key is not None]
+
+
+def changes_state(run: Run) -> bool:
+    """Tell whether the run sets keys of the topic's state that seldom change."""
+    return any(
+        entry.delta is not None and not _KEPT_APART.issuperset(entry.delta.set)
+        for entry in run.entries
+    )
+
+
+def steps_of(run: Run) -> list[Step]:
+    """
+    Return what the run does to messages.
+
+    The commands that follow on a removal begin a new step: they may bring back an id
+    that was removed.
+
+    """
+    steps: list[Step] = []
+    for entry in run.entries:
+        if (delta := entry.delta) is None:
+            continue
+        if not steps or steps[-1].gone:
+            steps.append(Step())
+        step = steps[-1]
+        rows = {node.id: node for node in entry.nodes}
+        for put in delta.put:
+            node = rows[put.id]
+            # Only the put of a new row says its role: a role never changes.
+            if put.role is not UNSET:
+                step.new.append(node)
+                continue
+            step.changed[put.id] = node
+            if put.parent_id is not UNSET:
+                step.moved[put.id] = node
+            if put.data is not UNSET:
+                step.rewritten[put.id] = node
+        for message_id in delta.ended:
+            step.rewritten[message_id] = rows[message_id]
+        step.gone.extend(delta.drop)
+    return steps
+
+
+def live_change(run: Run, before: dict[str, int]) -> LiveChange:
+    """
+    Return what the run does to the topic's live rows.
+
+    A reply that was claimed and offered again within the run is offered anew. Of a
+    deleted topic nothing is live.
+
+    """
+    now = before
+    fresh: set[str] = set()
+    for entry in run.entries:
+        if entry.delta is None:
+            continue
+        after = _live_after(entry.delta.set, now)
+        fresh.update(each for each, epoch in after.items() if now.get(each) != epoch)
+        now = after
+    return LiveChange(
+        gone=[each for each in before if each not in now or each in fresh],
+        written={each: epoch for each, epoch in now.items() if each in fresh},
+    )
+
+
+def _live_after(changed: dict[str, Any], live: dict[str, int]) -> dict[str, int]:
+    if changed.get("deletedAt") is not None:
+        return {}
+    after: dict[str, int] = changed.get("live", live)
+    return after

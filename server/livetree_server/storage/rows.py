@@ -1,0 +1,172 @@
+"""A message and a topic's state as database rows, and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from livetree.core.canonical import MAX_INTEGER
+from livetree.core.content import EMPTY_DATA
+from livetree.core.errors import Validation
+from livetree.core.protocol import Node
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+__all__ = [
+    "SKELETON",
+    "cursor_of",
+    "folded",
+    "message_row",
+    "node_of",
+    "position_of",
+    "root_row",
+    "state_of",
+    "state_row",
+    "text_of",
+]
+
+SKELETON: Final = (
+    "id",
+    "parent_id",
+    "role",
+    "status",
+    "siblings_group_id",
+    "preview",
+    "empty",
+    "decisions",
+    "model_id",
+    "author",
+    "stats",
+    "timing",
+    "context",
+    "version",
+    "created_at",
+    "updated_at",
+)
+"""The columns of a message that `node_of` takes: all but ``data``."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_Position = tuple[
+    Annotated[int, Meta(ge=0, le=MAX_INTEGER)], Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+]
+_decode_position = msgspec.json.Decoder(_Position).decode
+
+
+def text_of(raw: Raw | UnsetType | None) -> str | None:
+    """Return JSON as the text that a column holds."""
+    return None if raw is None or raw is UNSET else bytes(raw).decode()
+
+
+def message_row(topic_key: int, node: Node) -> tuple[Any, ...]:
+    """Return all columns of a message, in the table's order."""
+    return (
+        topic_key,
+        node.id,
+        node.parent_id,
+        node.role,
+        node.status,
+        node.siblings_group_id,
+        node.preview,
+        node.empty,
+        text_of(node.decisions),
+        node.model_id,
+        node.author,
+        text_of(node.stats),
+        text_of(node.timing),
+        text_of(node.context),
+        node.version,
+        node.created_at,
+        node.updated_at,
+        text_of(node.data),
+    )
+
+
+def root_row(topic_key: int, root_id: str, at: int) -> tuple[Any, ...]:
+    """Return the columns of a virtual root."""
+    nothing = (None,) * 6
+    data = EMPTY_DATA.decode()
+    return (topic_key, root_id, None, "root", "success", 0, "", True, *nothing, 1, at, at, data)
+
+
+def node_of(row: Sequence[Any]) -> Node:
+    """Make a message of its `SKELETON` columns."""
+    decisions, stats, timing, context = row[7], row[10], row[11], row[12]
+    return Node(
+        id=row[0],
+        parent_id=row[1],
+        role=row[2],
+        status=row[3],
+        siblings_group_id=row[4],
+        preview=row[5],
+        empty=bool(row[6]),
+        decisions=None if decisions is None else Raw(decisions),
+        model_id=row[8],
+        author=row[9],
+        stats=None if stats is None else Raw(stats),
+        timing=None if timing is None else Raw(timing),
+        context=None if context is None else Raw(context),
+        version=row[13],
+        created_at=row[14],
+        updated_at=row[15],
+    )
+
+
+def state_row(state: dict[str, Any]) -> tuple[Any, ...]:
+    """Return ``deleted_at, name, name_folded, metadata, other_state`` of a topic's state."""
+    other = {
+        key: value
+        for key, value in state.items()
+        if key not in ("name", "metadata", "lastActivityAt", "live", "deletedAt")
+    }
+    name = state["name"]
+    return (
+        state.get("deletedAt"),
+        name,
+        folded(name),
+        _encode(state["metadata"]).decode(),
+        _encode(other).decode(),
+    )
+
+
+def state_of(
+    name: str, metadata: str, last_activity_at: int, other: str, live: dict[str, int]
+) -> dict[str, Any]:
+    """Put a topic's state together again."""
+    return {
+        "name": name,
+        "metadata": _decode_object(metadata),
+        "lastActivityAt": last_activity_at,
+        "live": live,
+        **_decode_object(other),
+    }
+
+
+def folded(name: str) -> str:
+    """Return a name in the form in which names are compared, ignoring case."""
+    return name.casefold()
+
+
+def cursor_of(last_activity_at: int, topic_key: int) -> str:
+    """Name a place in the list of topics."""
+    return base64.urlsafe_b64encode(_encode((last_activity_at, topic_key))).decode()
+
+
+def position_of(cursor: str) -> tuple[int, int]:
+    """
+    Return the place that a cursor names: time and key.
+
+    Raises:
+        Validation: If it is none that `cursor_of` made.
+
+    """
+    try:
+        position = _decode_position(base64.urlsafe_b64decode(cursor.encode("ascii")))
+    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError):
+        position = None
+    # Base64 has many spellings, and only one of each is ours.
+    if position is None or cursor_of(*position) != cursor:
+        raise Validation("the cursor is not one that this list gave: start from its first page")
+    return position

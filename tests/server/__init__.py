@@ -1,0 +1,1 @@
+"""The server's modules, one test module each."""
