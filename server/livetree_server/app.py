@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +47,8 @@ class Application:
         secret: The HS256 secret, None for one local user.
         origins: Browser origins that may connect besides the server's own.
         settings: Bounds and times of the rooms.
+        clock: Milliseconds since the epoch.
+        ids: Makes ids that nobody else makes.
 
     Use as an async context manager: leaving it carries out what is queued.
 
@@ -59,12 +61,15 @@ class Application:
         secret: str | None = None,
         origins: frozenset[str] = frozenset(),
         settings: Settings | None = None,
+        clock: Callable[[], int] | None = None,
+        ids: Callable[[], str] | None = None,
     ) -> None:
+        clock, ids = clock or now_ms, ids or new_id
         self.store = store
         self.version = package_version("livetree")
         self.auth = Authenticator(secret)
         self.hub = Hub()
-        self.rooms = Rooms(store, self.hub, clock=now_ms, new_id=new_id, settings=settings)
+        self.rooms = Rooms(store, self.hub, clock=clock, new_id=ids, settings=settings)
         self.hub.listener = self.rooms
         self.importer = Importer(self.rooms)
         self.gateway = Gateway(
@@ -72,8 +77,8 @@ class Application:
             requests=Requests(self.rooms, self.hub, self.rooms.spawn),
             auth=self.auth,
             version=self.version,
-            clock=now_ms,
-            new_id=new_id,
+            clock=clock,
+            new_id=ids,
             spawn=self.rooms.spawn,
             origins=origins,
         )

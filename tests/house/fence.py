@@ -138,7 +138,7 @@ def use_of_the_sdk(room: str, imports: list[str]) -> Iterator[str]:
     if room not in ROOMS or room == "http":  # a topic comes in and goes out in a file
         parts += ["livetree.formats"]
     if room in COMMAND_LINE:
-        parts += ["livetree.client", "livetree.bots"]
+        parts += ["livetree.client", "livetree.live_topic", "livetree.changes", "livetree.bots"]
     for name in imports:
         if is_in(name, "livetree") and not is_in(name, *parts):
             yield f"imports {name}: of the SDK this takes {parts}"

@@ -105,10 +105,10 @@ class Topic:
         assert delta is not None
         assert planned.result["seq"] == delta.seq == self.tree.seq + 1
         written = {each: planned.draft.node(each).data for each in delta.ended}
+        # The draft must not be looked at once that over which it lies has changed.
+        decided = canonical_form(planned.draft) | {"seq": delta.seq, "commit": delta.commit}
         assert self.tree.apply(delta, written), "the digest is not the delta's"
         self.deltas.append(delta)
-        decided = canonical_form(planned.draft)
-        decided |= {"seq": delta.seq, "commit": delta.commit}
         assert_equal_everywhere(decided=decided, applied=self.tree)
         check_invariants(self.tree)
         check_folds(old, [delta], self.tree, written)
@@ -137,19 +137,14 @@ class Topic:
 
     def _follow_live(self) -> None:
         for message_id, epoch in self.tree.live.items():
-            reply = self.replies.get(message_id)
-            if epoch and (reply is None or reply.epoch != epoch):
-                self.replies[message_id] = LiveReply(epoch, 0, self._parts(message_id))
+            left = self.replies.get(message_id)
+            if epoch and left is None:
+                self.replies[message_id] = LiveReply(epoch)
+            elif epoch and left is not None and left.epoch != epoch:
+                self.replies[message_id] = LiveReply(epoch, left.n, left.parts())
         for message_id in [*self.replies]:
             if message_id not in self.tree.live:
                 del self.replies[message_id]
-
-    def _parts(self, message_id: str) -> list[dict[str, Any]]:
-        if message_id in self.replies:
-            return self.replies[message_id].parts()
-        data = self.tree.node(message_id).data
-        assert data is not UNSET
-        return list(msgspec.json.decode(data)["parts"])
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -202,7 +197,7 @@ def topic_of(*lines: str, active: str | None = "", activity: int = 0) -> Topic:
     nodes: dict[str, p.Node] = {}
     marks: dict[str, str] = {}
     for line in lines:
-        parent_id, depth = ROOT, 0
+        parent_id = ROOT
         for word in line.split(" > "):
             name, _, group = word.rstrip("*+?~").partition(":")
             mark = word[len(word.rstrip("*+?~")) :]
@@ -210,14 +205,14 @@ def topic_of(*lines: str, active: str | None = "", activity: int = 0) -> Topic:
                 nodes[name] = message(
                     name,
                     parent_id,
-                    role=("user", "assistant")[depth % 2],
+                    role="assistant" if is_user(nodes.get(parent_id)) else "user",
                     status="pending" if mark in ("*", "+", "?") else "success",
                     siblings_group_id=int(group or 0),
                     data=text("" if mark else name),
                     created_at=100 * (len(nodes) + 1),
                 )
                 marks[name] = mark
-            parent_id, depth = name, depth + 1
+            parent_id = name
     last = parent_id if lines else None
     topic = Topic([*nodes.values()], last if active == "" else active, activity=activity)
     for name, mark in marks.items():
@@ -227,6 +222,10 @@ def topic_of(*lines: str, active: str | None = "", activity: int = 0) -> Topic:
                 expire(topic, name, claim["epoch"])
     topic.deltas.clear()
     return topic
+
+
+def is_user(node: p.Node | None) -> bool:
+    return node is not None and node.role == "user"
 
 
 def expire(topic: Topic, message_id: str, epoch: int) -> None:

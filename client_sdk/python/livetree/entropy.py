@@ -36,13 +36,13 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of this machine and of the running event loop."""
 
-    def monotonic(self) -> float:  # noqa: D102
+    def monotonic(self) -> float:
         return time.monotonic()
 
-    def now_ms(self) -> int:  # noqa: D102
+    def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:  # noqa: D102
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def __repr__(self) -> str:
@@ -74,9 +74,9 @@ class Entropy:
 
 async def sleep(clock: Clock, seconds: float) -> None:
     """Wait by a clock; cancelling ends the wait and leaves nothing behind."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: done.done() or done.set_result(None))
+    over = asyncio.Event()
+    timer = clock.call_later(seconds, over.set)
     try:
-        await done
+        await over.wait()
     finally:
         timer.cancel()

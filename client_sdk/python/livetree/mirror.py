@@ -8,7 +8,7 @@ needs; whoever owns it carries them out and brings the answers.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -27,11 +27,17 @@ __all__ = ["FetchContent", "FetchDeltas", "Mirror", "Need", "Reopen", "Step"]
 CONTENT_BYTES: Final = 64 * 1024 * 1024
 """How much message content a mirror keeps, unless told otherwise."""
 
-AHEAD: Final = 1000
+AHEAD: Final = 100
 """How many deltas are kept that came before the one that they build on."""
 
-HELD: Final = 1000
-"""How many stream frames are kept whose writer isn't known yet."""
+EARLY: Final = 200
+"""How many messages are kept that were read before their delta came."""
+
+HELD_BYTES: Final = 4 * 1024 * 1024
+"""How much live text is kept whose writer isn't known yet."""
+
+FRAME_BYTES: Final = 200
+"""What a frame costs beside its text, about."""
 
 SNAPSHOT_SECONDS: Final = 60.0
 """How far apart a mirror that keeps drifting asks for snapshots."""
@@ -91,6 +97,7 @@ class Mirror:
         tree: The tree; None until the first snapshot has come.
         replies: The live replies as far as they are known here.
         gone: Why the topic is no longer there, once it isn't.
+        drifts: How often the tree turned out not to be the server's.
 
     """
 
@@ -104,6 +111,7 @@ class Mirror:
         self._chunks: list[p.Snapshot] = []
         self._ahead: dict[int, p.Delta] = {}
         self._held: list[p.Stream] = []
+        self._held_bytes = 0
         self._unheld: set[str] = set()
         self._doubted: set[str] = set()
         self._asked_about: set[str] = set()
@@ -137,8 +145,10 @@ class Mirror:
 
     def resume(self, now: float) -> p.Resume:
         """Return what to open the topic with, now; the answer is awaited from here on."""
+        if self._reopen == "due":
+            self._reopened_at = now
         self._reopen = "asked"
-        self._reopened_at = now
+        self._chunks = []
         self._asked_about = set(self._doubted)
         if self.tree is None or self._void:
             self._snapshot_at = now
@@ -200,7 +210,13 @@ class Mirror:
         return self._step()
 
     def content_came(self, answer: Messages) -> Step:
-        """Keep fetched content, of exactly the versions that the tree holds."""
+        """
+        Keep fetched content, of exactly the versions that the tree holds.
+
+        It stays at least until the next call or commit, whatever the bound.
+
+        """
+        self._evict()
         loaded: list[str] = []
         for fetched in answer.nodes if self.tree is not None else ():
             node = _owned(fetched)
@@ -209,11 +225,10 @@ class Mirror:
                 continue
             if self._hold(node):
                 loaded.append(node.id)
-            elif node.version > held.version and len(self._early) < AHEAD:
+            elif node.version > held.version and len(self._early) < EARLY:
                 self._early[node.id] = node  # its delta is on the way
         if loaded:
             self._changes.append(c.Loaded(loaded))
-        self._evict()
         return self._step()
 
     def disconnected(self) -> Step:
@@ -221,6 +236,7 @@ class Mirror:
         self._chunks = []
         self._ahead.clear()
         self._held.clear()
+        self._held_bytes = 0
         self._unheld.clear()
         self._early.clear()
         self._fetch = None
@@ -326,7 +342,8 @@ class Mirror:
         lost = [
             message_id
             for message_id in delta.ended
-            if message_id in self.replies and message_id not in written
+            if message_id not in written
+            and (message_id in self.replies or tree.live.get(message_id))
         ]
         exact = tree.apply(delta, written)
         self._changes.append(c.Committed(delta))
@@ -372,8 +389,9 @@ class Mirror:
         tree = self.tree
         if self._chunks or tree is None or frame.epoch > tree.seq:
             # Its writer's claim is not known here yet.
-            if len(self._held) < HELD:
+            if self._held_bytes < HELD_BYTES:
                 self._held.append(frame)
+                self._held_bytes += _size(frame)
             else:
                 self._unheld.add(frame.message_id)
         elif not self._broken and tree.live.get(frame.message_id) == frame.epoch:
@@ -409,6 +427,7 @@ class Mirror:
         known = [frame for frame in self._held if frame.epoch <= tree.seq]
         if known:
             self._held = [frame for frame in self._held if frame.epoch > tree.seq]
+            self._held_bytes = sum(map(_size, self._held))
         for frame in known:
             self._take_stream(frame, now)
         if not self._held and self._unheld:
@@ -426,11 +445,8 @@ class Mirror:
     def _take_chunk(self, frame: p.Snapshot, now: float) -> None:
         if frame.chunk == 0:
             self._chunks = []
-        elif (
-            len(self._chunks) != frame.chunk or self._chunks[0].commit != frame.commit
-        ):  # its beginning was lost, or is another's
-            self._chunks = []
-            self._break("a snapshot came in pieces that don't fit", now)
+        elif len(self._chunks) != frame.chunk or self._chunks[0].commit != frame.commit:
+            self._chunks = []  # the rest of one that was given up; `synced` will tell
             return
         self._chunks.append(frame)
         if len(self._chunks) >= frame.chunks:
@@ -484,7 +500,8 @@ class Mirror:
             self._break("the snapshot did not come whole", now)
             return
         if self._void:
-            self._drifted(now, again=True)
+            self.drifts += self._reopen == "no"  # the answer was no snapshot
+            self._ask_to_reopen("the mirror has drifted", now)
             return
         if self._doubted:
             self._ask_to_reopen("live text is missing", now)
@@ -498,6 +515,8 @@ class Mirror:
         if frame is None or tree is None or frame.seq > tree.seq or self._fetch is not None:
             return
         self._target = None
+        if self._doubted or self._void:
+            return  # another will come
         if frame.seq == tree.seq and frame.commit != tree.commit:
             self._ask_to_reopen("the server has another history", now)
         elif frame.seq == tree.seq and frame.digest != tree.digest:
@@ -506,16 +525,15 @@ class Mirror:
             self._caught_up = True
             self._changes.append(c.Synced(tree.seq, tree.commit or ""))
 
-    def _drifted(self, now: float, *, again: bool = False) -> None:
-        if not self._void and not again:
-            self.drifts += 1
+    def _drifted(self, now: float, reason: str = "the mirror has drifted") -> None:
+        self.drifts += not self._void
         self._void = True
-        self._ask_to_reopen("the mirror has drifted", now)
+        self._ask_to_reopen(reason, now)
 
     def _break(self, reason: str, now: float) -> None:
-        self._broken = self._void = True
+        self._broken = True
         self._chunks = []
-        self._ask_to_reopen(reason, now)
+        self._drifted(now, reason)
 
     def _ask_to_reopen(self, reason: str, now: float) -> None:
         if self._reopen != "no":
@@ -653,16 +671,19 @@ class _Warm:
             del self._sizes[message_id]
         return found
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._sizes)
+
+
+def _size(frame: p.Stream) -> int:
+    texts = (op.text if isinstance(op, p.TextOp) else memoryview(op.value) for op in frame.ops)
+    return FRAME_BYTES + sum(map(len, texts))
 
 
 def _owned(node: p.Node) -> p.Node:
     """Return the node with its own copies, so that it doesn't keep the whole frame alive."""
     copies = {
-        name: raw.copy()
-        for name in _RAW_FIELDS
-        if isinstance(raw := getattr(node, name), Raw)
+        name: raw.copy() for name in _RAW_FIELDS if isinstance(raw := getattr(node, name), Raw)
     }
     return replace(node, **copies) if copies else node
 

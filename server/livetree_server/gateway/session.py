@@ -89,6 +89,8 @@ class Session:
             command = p.decode_command(data)
         except (msgspec.DecodeError, RecursionError) as error:
             return self._other(data, error)
+        if command.id < 0:
+            raise Closing(p.Close.PROTOCOL_ERROR, "a request has no id: number it")
         nameless = isinstance(command, p.Mutation) and not command.topic
         if nameless and not isinstance(command, p.TopicCreate):
             return Bad(command.id, Validation("topic is missing: name the topic"))

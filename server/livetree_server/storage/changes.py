@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,19 @@ from msgspec import UNSET
 
 from ..topics.ports import MutationKey, Run
 
-__all__ = ["LiveChange", "Step", "changes_state", "is_birth", "keys_of", "live_change", "steps_of"]
+__all__ = [
+    "LiveChange",
+    "Step",
+    "changes_state",
+    "is_birth",
+    "keys_of",
+    "live_change",
+    "steps_of",
+    "touches_live",
+]
 
-_KEPT_APART = frozenset(("lastActivityAt", "live"))
+_OFTEN = frozenset(("lastActivityAt", "live"))
+_LIVE_KEYS = frozenset(("live", "deletedAt"))
 
 
 @dataclass(slots=True)
@@ -35,10 +46,15 @@ class Step:
 
 @dataclass(slots=True)
 class LiveChange:
-    """Live rows to take out, and those to write anew: message id → epoch, 0 for an offer."""
+    """
+    Which live rows to take out, and which to write anew.
+
+    A written row is ``message_id, epoch, lease_until, offered_at``: epoch 0 is an offer.
+
+    """
 
     gone: list[str]
-    written: dict[str, int]
+    written: list[tuple[str, int, int | None, int | None]]
 
 
 def is_birth(run: Run) -> bool:
@@ -54,8 +70,7 @@ def keys_of(run: Run) -> list[MutationKey]:
 def changes_state(run: Run) -> bool:
     """Tell whether the run sets keys of the topic's state that seldom change."""
     return any(
-        entry.delta is not None and not _KEPT_APART.issuperset(entry.delta.set)
-        for entry in run.entries
+        entry.delta is not None and not _OFTEN.issuperset(entry.delta.set) for entry in run.entries
     )
 
 
@@ -92,25 +107,40 @@ def steps_of(run: Run) -> list[Step]:
     return steps
 
 
-def live_change(run: Run, before: dict[str, int]) -> LiveChange:
+def live_change(runs: Sequence[Run], before: dict[str, int]) -> LiveChange:
     """
-    Return what the run does to the topic's live rows.
+    Return what runs of one topic, each following on the one before, do to its live rows.
 
-    A reply that was claimed and offered again within the run is offered anew. Of a
-    deleted topic nothing is live.
+    A reply that was claimed and offered again in between is offered anew. Of a deleted
+    topic nothing is live.
 
     """
     now = before
-    fresh: set[str] = set()
-    for entry in run.entries:
-        if entry.delta is None:
-            continue
-        after = _live_after(entry.delta.set, now)
-        fresh.update(each for each, epoch in after.items() if now.get(each) != epoch)
-        now = after
+    changed_by: dict[str, Run] = {}
+    for run in runs:
+        for entry in run.entries:
+            if entry.delta is None:
+                continue
+            after = _live_after(entry.delta.set, now)
+            for message_id, epoch in after.items():
+                if now.get(message_id) != epoch:
+                    changed_by[message_id] = run
+            now = after
     return LiveChange(
-        gone=[each for each in before if each not in now or each in fresh],
-        written={each: epoch for each, epoch in now.items() if each in fresh},
+        gone=[each for each in before if each not in now or each in changed_by],
+        written=[
+            (each, epoch, *_times(changed_by[each], each, epoch))
+            for each, epoch in now.items()
+            if each in changed_by
+        ],
+    )
+
+
+def touches_live(run: Run) -> bool:
+    """Tell whether the run may change what is live in its topic."""
+    return any(
+        entry.delta is not None and not _LIVE_KEYS.isdisjoint(entry.delta.set)
+        for entry in run.entries
     )
 
 
@@ -119,3 +149,7 @@ def _live_after(changed: dict[str, Any], live: dict[str, int]) -> dict[str, int]
         return {}
     after: dict[str, int] = changed.get("live", live)
     return after
+
+
+def _times(run: Run, message_id: str, epoch: int) -> tuple[int | None, int | None]:
+    return (run.leases[message_id], None) if epoch else (None, run.now)

@@ -103,12 +103,8 @@ message: Final = Table(
         name="message_parent",
         ondelete="CASCADE",
     ),
-    CheckConstraint(
-        "role IN ('root', 'user', 'assistant', 'system', 'tool')", name="message_role"
-    ),
-    CheckConstraint(
-        "status IN ('pending', 'success', 'error', 'paused')", name="message_status"
-    ),
+    CheckConstraint("role IN ('root', 'user', 'assistant', 'system', 'tool')", name="message_role"),
+    CheckConstraint("status IN ('pending', 'success', 'error', 'paused')", name="message_status"),
     CheckConstraint("(role = 'root') = (parent_id IS NULL)", name="message_root_role"),
     CheckConstraint(
         "siblings_group_id >= 0 AND (siblings_group_id = 0 OR role <> 'root')",
@@ -177,4 +173,5 @@ Index("live_lease_until", live.c.lease_until)
 Index("live_offered_at", live.c.offered_at)
 
 for statement in SQLITE:
-    event.listen(metadata, "after_create", DDL(statement).execute_if(dialect="sqlite"))
+    trigger = DDL(statement)  # type: ignore[no-untyped-call]
+    event.listen(metadata, "after_create", trigger.execute_if(dialect="sqlite"))

@@ -171,6 +171,8 @@ class Store(Protocol):
         Raises:
             SeqTaken: If the topic isn't at ``base_seq``, exists already, or is deleted.
             MutationTaken: If mutation ids are stored already; they are checked first.
+            Busy: If too much waits for the database; nothing was written.
+            Internal: If the database refuses the run; nothing was written.
             StoreError: If nobody knows whether it was kept.
 
         """
@@ -209,6 +211,14 @@ class Store(Protocol):
 
     async def renew(self, topic_id: str, message_id: str, epoch: int, until: int) -> None:
         """Move a lease's end; without effect if the epoch is not the current one."""
+
+    async def prune(self, now: int) -> bool:
+        """
+        Remove events and mutations that have outlived their time (ms), up to a bound.
+
+        Returns whether a round over the whole store is still going on: call again.
+
+        """
 
     async def close(self) -> None:
         """Wait for what is being written, and let go of the database."""

@@ -76,7 +76,7 @@ class Decided(Struct, frozen=True):
 
 def request_hash(command: p.Mutation) -> bytes:
     """Return the hash by which a repeated mutation is known to be the same request."""
-    return sha256(p.encode(replace(command, id=0))).digest()
+    return sha256(p.encode(replace(command, id=-1))).digest()
 
 
 class Room:

@@ -48,6 +48,9 @@ RUN_LENGTH: Final = 200
 LEASE_LAG_MS: Final = 3_000
 """How far the database's word on a lease may be behind the room's."""
 
+CATCH_UP_PAGE: Final = 32
+"""How many missed deltas are read at once; what doesn't fit the buffer is read again."""
+
 RETRY_SECONDS: Final = 1.0
 """How soon a subscriber is tried again when the database couldn't be read."""
 
@@ -495,7 +498,7 @@ class Runner:
             self.forget(subscriber)
             return
         while subscriber.writable:
-            missed = await self._log_since(room, at.seq, at.commit, 200)
+            missed = await self._log_since(room, at.seq, at.commit, CATCH_UP_PAGE)
             if missed is None:
                 await self._send_snapshot(room, subscriber, reset=at.commit is not None)
                 return

@@ -13,23 +13,32 @@ from .content import MAX_DATA_BYTES
 from .errors import InvalidOperation, TooLarge, Validation
 from .protocol import LiveText, Op, PutOp, Stream, TextOp
 
-__all__ = ["MAX_PARTS", "LiveReply"]
+__all__ = ["MAX_OPS", "MAX_PARTS", "LiveReply"]
 
 MAX_PARTS: Final = 1000
 """The most parts of one reply."""
+
+MAX_OPS: Final = 1_000_000
+"""The most ops of one reply: each leaves an entry in the log, even one that adds no text."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def _text_size(text: str) -> int:
+    """Return the bytes of a text in JSON, without its quotes."""
+    return len(_encode(text)) - 2
+
+
 class _Part:
     """One part: its fields, and its text kept as pieces so that appending is cheap."""
 
-    __slots__ = ("fields", "length", "pieces")
+    __slots__ = ("fields", "length", "pieces", "size")
 
     def __init__(self, fields: dict[str, Any]) -> None:
         text = fields.get("text")
         self.fields = fields
+        self.size = len(_encode(fields))
         self.pieces: list[str] | None = [text] if isinstance(text, str) else None
         self.length = len(text) if isinstance(text, str) else 0
 
@@ -37,6 +46,7 @@ class _Part:
         assert self.pieces is not None
         self.pieces.append(text)
         self.length += len(text)
+        self.size += _text_size(text)
 
     def text(self) -> str:
         pieces = self.pieces or []
@@ -44,8 +54,22 @@ class _Part:
             pieces[:] = ["".join(pieces)]
         return pieces[0] if pieces else ""
 
+    def text_after(self, length: int) -> str:
+        """Return the text behind the first `length` characters, without joining all of it."""
+        missing = self.length - length
+        found: list[str] = []
+        for piece in reversed(self.pieces or []):
+            if missing <= 0:
+                break
+            found.append(piece if len(piece) <= missing else piece[-missing:])
+            missing -= len(piece)
+        return "".join(reversed(found))
+
     def value(self) -> dict[str, Any]:
         return self.fields if self.pieces is None else {**self.fields, "text": self.text()}
+
+
+_NEW_TEXT_SIZE: Final = len(_encode({"type": "text", "text": ""}))
 
 
 class LiveReply:
@@ -71,7 +95,7 @@ class LiveReply:
         # Of op first + i: the part it touched, and the text length before; -1 for a put.
         self._log: list[tuple[int, int]] = []
         self._first = n + 1
-        self.size = sum(len(_encode(part.fields)) for part in self._parts)
+        self.size = sum(part.size for part in self._parts)
 
     @classmethod
     def of(cls, live: LiveText) -> LiveReply:
@@ -88,7 +112,7 @@ class LiveReply:
         Raises:
             InvalidOperation: If ops between are missing; the details say which is awaited.
             Validation: If an op names a part that isn't there, or can't take text.
-            TooLarge: If the reply would exceed a message's size.
+            TooLarge: If the reply would exceed a message's size, `MAX_PARTS` or `MAX_OPS`.
 
         All or nothing: a refused call has changed nothing.
 
@@ -98,10 +122,9 @@ class LiveReply:
                 f"ops {self.n + 1} to {first - 1} are missing: send them first", received=self.n
             )
         fresh = list(ops[self.n + 1 - first :])
-        size = self._check(fresh)
+        self._check(fresh)
         for op in fresh:
             self._apply(op)
-        self.size = size
         return fresh
 
     def follow(self, frame: Stream) -> bool:
@@ -117,6 +140,7 @@ class LiveReply:
             return False
         if frame.reset:
             self._parts.clear()
+            self.size = 0
         elif frame.to <= self.n:
             return True
         elif frame.first != self.n + 1:
@@ -147,7 +171,7 @@ class LiveReply:
             if length < 0:
                 ops.append(PutOp(index, Raw(_encode(part.value()))))
             else:
-                ops.append(TextOp(index, part.text()[length:]))
+                ops.append(TextOp(index, part.text_after(length)))
         return ops
 
     def has(self, epoch: int, n: int) -> bool:
@@ -167,54 +191,66 @@ class LiveReply:
         parts = [Raw(_encode(part)) for part in self.parts()]
         return LiveText(message_id=message_id, epoch=self.epoch, n=self.n, parts=parts)
 
-    def _check(self, ops: Sequence[Op]) -> int:
-        size = self.size
-        takes_text = [part.pieces is not None for part in self._parts]
+    def _check(self, ops: Sequence[Op]) -> None:
+        count, size = len(self._parts), self.size
+        # Of the parts that these ops touch: the bytes, and whether they take text.
+        touched: dict[int, tuple[int, bool]] = {}
+
+        def part_at(index: int) -> tuple[int, bool]:
+            if index in touched or index == count:
+                return touched.get(index, (0, True))
+            part = self._parts[index]
+            return part.size, part.pieces is not None
+
         for op in ops:
-            if op.part > len(takes_text):
-                raise Validation(f"op names part {op.part}, but the next part is {len(takes_text)}")
+            if op.part > count:
+                raise Validation(f"op names part {op.part}, but the next part is {count}")
+            before, takes_text = part_at(op.part)
             if isinstance(op, PutOp):
                 value = check_json(op.value, "a part", max_bytes=MAX_DATA_BYTES)
                 if not isinstance(value, dict) or not isinstance(value.get("type"), str):
                     raise Validation("a part is not an object with a type")
-                accepts = isinstance(value.get("text"), str)
-                size += len(bytes(op.value))
-                if op.part < len(takes_text):
-                    takes_text[op.part] = accepts
-                else:
-                    takes_text.append(accepts)
+                takes_text = isinstance(value.get("text"), str)
+                if value["type"] == "text" and not takes_text:
+                    raise Validation("a text part has no text")
+                after = len(_encode(value))
+            elif not takes_text:
+                raise Validation(f"part {op.part} has no text to append to")
             else:
-                size += len(op.text.encode())
-                if op.part == len(takes_text):
-                    takes_text.append(True)
-                elif not takes_text[op.part]:
-                    raise Validation(f"part {op.part} has no text to append to")
+                after = (before or _NEW_TEXT_SIZE) + _text_size(op.text)
+            touched[op.part] = after, takes_text
+            count = max(count, op.part + 1)
+            size += after - before
         if size > MAX_DATA_BYTES:
             raise TooLarge(
                 f"the reply would exceed {MAX_DATA_BYTES} bytes: finish it", limit=MAX_DATA_BYTES
             )
-        if len(takes_text) > MAX_PARTS:
+        if count > MAX_PARTS:
             raise TooLarge(f"the reply would exceed {MAX_PARTS} parts", limit=MAX_PARTS)
-        return size
+        if self.n + len(ops) > MAX_OPS:
+            raise TooLarge(f"the reply would exceed {MAX_OPS} ops", limit=MAX_OPS)
 
     def _apply(self, op: Op) -> None:
         if isinstance(op, PutOp):
-            part = _Part(_decode(op.value))
-            if op.part < len(self._parts):
-                self._parts[op.part] = part
-            else:
-                self._parts.append(part)
-            self._log.append((op.part, -1))
+            self._put(op.part, _Part(_decode(op.value)))
+        elif op.part == len(self._parts):
+            self._put(op.part, _Part({"type": "text", "text": op.text}))
         else:
-            if op.part == len(self._parts):
-                self._parts.append(_Part({"type": "text", "text": ""}))
-                self._log.append((op.part, -1))
-                self._parts[op.part].append(op.text)
-            else:
-                part = self._parts[op.part]
-                self._log.append((op.part, part.length))
-                part.append(op.text)
+            part = self._parts[op.part]
+            self._log.append((op.part, part.length))
+            self.size -= part.size
+            part.append(op.text)
+            self.size += part.size
         self.n += 1
+
+    def _put(self, index: int, part: _Part) -> None:
+        if index < len(self._parts):
+            self.size -= self._parts[index].size
+            self._parts[index] = part
+        else:
+            self._parts.append(part)
+        self.size += part.size
+        self._log.append((index, -1))
 
     def __repr__(self) -> str:
         return f"<LiveReply epoch={self.epoch} n={self.n} parts={len(self._parts)}>"

@@ -36,7 +36,7 @@ from .errors import (
     Validation,
 )
 from .ids import is_id
-from .tree import Draft, View
+from .tree import Draft, View, off_the_wire
 
 __all__ = [
     "MAX_METADATA_BYTES",
@@ -314,7 +314,9 @@ def _import_topic(draft: Draft, command: ImportTopic, context: Context) -> dict[
     draft.set_state("metadata", command.metadata)
     draft.set_state("lastActivityAt", command.last_activity_at)
     for node in command.nodes:
-        draft.insert(node if node.parent_id else replace(node, parent_id=draft.root_id))
+        if not node.parent_id:
+            node = replace(node, parent_id=draft.root_id)
+        draft.insert(off_the_wire(node))
     draft.set_active(command.active_node_id)
     return {"topic": draft.topic_id, "rootId": draft.root_id}
 
@@ -626,7 +628,8 @@ def _claim(draft: Draft, command: p.StreamClaim, _: Context) -> dict[str, Any]:
 
 def _finish(draft: Draft, command: p.StreamFinish, context: Context) -> dict[str, Any]:
     node = _content_node(draft, command.message_id)
-    if draft.live.get(node.id) != command.epoch:
+    # Epoch 0 is an open offer, which nobody writes.
+    if not command.epoch or draft.live.get(node.id) != command.epoch:
         raise StaleStream(f"reply {node.id} is no longer yours to write", messageId=node.id)
     written = context.written(node.id)
     if written is None or written.n != command.n:
@@ -660,7 +663,9 @@ def _expire_lease(draft: Draft, command: ExpireLease, _: Context) -> dict[str, A
 
 def _expire_offer(draft: Draft, command: ExpireOffer, context: Context) -> dict[str, Any]:
     node = draft.get(command.message_id)
-    if node is not None and node.status == "pending" and not draft.live.get(node.id, 0):
+    if node is None or node.role != "assistant" or node.status != "pending":
+        return {}
+    if not draft.live.get(node.id, 0):
         _end(draft, node, context, status="error", active=False)
     return {}
 

@@ -260,11 +260,17 @@ class LiveText(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Command(
-    Struct, frozen=True, kw_only=True, rename="camel", tag_field="op", forbid_unknown_fields=True
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    tag_field="op",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """A request: ``id`` is answered as ``re``, chosen by the client, unique on its connection."""
 
-    id: Count = 0
+    id: Count = -1  # the commands of a batch leave it out; every request must have one
 
 
 class TopicCommand(Command, frozen=True, kw_only=True):

@@ -248,19 +248,19 @@ class Tree(View):
         tree.last_created_at = max(last_created_at, tree.last_created_at)
         return tree
 
-    def get(self, message_id: str) -> Node | None:  # noqa: D102
+    def get(self, message_id: str) -> Node | None:
         return self._nodes.get(message_id)
 
-    def children(self, parent_id: str) -> Sequence[str]:  # noqa: D102
+    def children(self, parent_id: str) -> Sequence[str]:
         return [message_id for _, message_id in self._children.get(parent_id, ())]
 
-    def has_children(self, parent_id: str) -> bool:  # noqa: D102
+    def has_children(self, parent_id: str) -> bool:
         return parent_id in self._children
 
-    def top_group(self, parent_id: str) -> int:  # noqa: D102
+    def top_group(self, parent_id: str) -> int:
         return self._tops.get(parent_id, 0)
 
-    def __len__(self) -> int:  # noqa: D105
+    def __len__(self) -> int:
         return len(self._nodes)
 
     def nodes(self) -> list[Node]:
@@ -404,12 +404,12 @@ class Draft(View):
         self._tops: dict[str, int] = {}
         self.ended: dict[str, tuple[int, int, int]] = {}
 
-    def get(self, message_id: str) -> Node | None:  # noqa: D102
+    def get(self, message_id: str) -> Node | None:
         if message_id in self._nodes:
             return self._nodes[message_id]
         return self._base.get(message_id)
 
-    def children(self, parent_id: str) -> Sequence[str]:  # noqa: D102
+    def children(self, parent_id: str) -> Sequence[str]:
         below = self._base.children(parent_id)
         gone = self._gone.get(parent_id)
         came = self._came.get(parent_id)
@@ -420,17 +420,17 @@ class Draft(View):
         keys = [(self.node(message_id).created_at, message_id) for message_id in below]
         return [message_id for _, message_id in sorted([*keys, *came])]
 
-    def has_children(self, parent_id: str) -> bool:  # noqa: D102
+    def has_children(self, parent_id: str) -> bool:
         if self._came.get(parent_id):
             return True
         if not self._gone.get(parent_id):
             return self._base.has_children(parent_id)
         return bool(self.children(parent_id))
 
-    def top_group(self, parent_id: str) -> int:  # noqa: D102
+    def top_group(self, parent_id: str) -> int:
         return max(self._tops.get(parent_id, 0), self._base.top_group(parent_id))
 
-    def __len__(self) -> int:  # noqa: D105
+    def __len__(self) -> int:
         return self._count
 
     def next_created_at(self) -> int:
@@ -554,7 +554,7 @@ class Draft(View):
         self.active_node_id = upper.active_node_id
         self.state = upper.state
         self.last_created_at = upper.last_created_at
-        self._digest = upper._digest
+        self._digest = upper._digest.copy()
         self.seq = delta.seq
         self.commit = delta.commit
 
@@ -582,7 +582,7 @@ class Draft(View):
 
     def _link(self, node: Node) -> None:
         gone = self._gone.get(node.parent_id)
-        if gone and node.id in gone:
+        if gone and node.id in gone and self._base.node(node.id).created_at == node.created_at:
             gone.discard(node.id)  # back where the base has it
         else:
             order = self._came.setdefault(node.parent_id, [])

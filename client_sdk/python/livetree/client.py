@@ -1,0 +1,673 @@
+"""One connection to a server, kept up: hello, resume, requests, open topics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from .backoff import Backoff, final_error
+from .commands import Commands
+from .core import protocol as p
+from .core.errors import Internal, LivetreeError, Unavailable
+from .entropy import Clock, Entropy, SystemClock, Timer, sleep
+from .live_topic import LiveTopic
+from .mirror import CONTENT_BYTES, FetchContent, FetchDeltas, Mirror, Reopen, Step
+from .results import Deltas, Messages
+from .session import Answered, ClientClosed, Outcome, Request, Retry, Session
+from .transport import Socket, SocketClosed, Transport, WebSocketTransport, endpoint_of
+
+__all__ = ["Client", "Token", "Worker", "connect"]
+
+log = logging.getLogger("livetree.client")
+
+T = TypeVar("T")
+
+Token: TypeAlias = str | None | Callable[[], str | None | Awaitable[str | None]]
+"""A token, or what returns one when it is asked; it may be asked again when one expires."""
+
+PING_SECONDS: Final = 20.0
+SILENCE_SECONDS: Final = 45.0
+
+
+class Worker(Protocol):
+    """Who a client tells what concerns the writing of replies."""
+
+    def online(self) -> None:
+        """There is a connection, another than before."""
+
+    def offline(self) -> None:
+        """The connection is lost."""
+
+    def offered(self, offer: p.Offer) -> None:
+        """A reply may be claimed."""
+
+    def acknowledged(self, ack: p.StreamAck) -> None:
+        """Ops have arrived."""
+
+
+class _About(Struct):
+    """What is read of a frame that can't be read whole."""
+
+    type: str = ""
+    topic: str = ""
+    re: int | None = None
+
+
+_about = msgspec.json.Decoder(_About).decode
+
+
+def connect(
+    url: str,
+    *,
+    token: Token = None,
+    client: str = "",
+    proxy: str | Literal[True] | None = None,
+    transport: Transport | None = None,
+    open_timeout: float | None = 10.0,
+    request_timeout: float | None = None,
+    ping_seconds: float = PING_SECONDS,
+    silence_seconds: float = SILENCE_SECONDS,
+    max_pending: int = 1000,
+    content_bytes: int = CONTENT_BYTES,
+    clock: Clock | None = None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> Client:
+    """
+    Return a client; ``async with`` connects it and keeps it connected.
+
+    Args:
+        url: The server, as in ``ws://127.0.0.1:8400``; without a path, ``/v1/ws``.
+        token: Proof of who this is. A function, which may be async, is asked at first
+            and once more each time the server refuses what it gave. A `LivetreeError`
+            that it raises ends the client; after any other exception it is tried again.
+        client: How this program calls itself, for the server's log.
+        proxy: A proxy's URL; True takes the environment's, None connects directly.
+        transport: What opens sockets, in place of the network.
+        open_timeout: Seconds until ``async with`` gives up on a server that can't be
+            reached; None tries for ever.
+        request_timeout: Seconds until a request raises `TimeoutError`; None waits.
+        ping_seconds: After this long without a frame the server is asked for one.
+        silence_seconds: After this long the connection is given up and made anew.
+        max_pending: How many requests may wait; beyond it they raise `Busy`.
+        content_bytes: How much message content each open topic keeps.
+        clock: The time, for tests.
+        random_bytes: The chance in ids and delays, for tests.
+
+    Raises:
+        ValueError: If the URL is none.
+
+    """
+    return Client(
+        endpoint_of(url),
+        token=token,
+        transport=transport or WebSocketTransport(proxy=proxy),
+        session=Session(client=client, max_pending=max_pending),
+        open_timeout=open_timeout,
+        request_timeout=request_timeout,
+        heartbeat=(ping_seconds, silence_seconds),
+        content_bytes=content_bytes,
+        clock=clock or SystemClock(),
+        random_bytes=random_bytes,
+    )
+
+
+class Client(Commands):
+    """
+    A connection that comes back by itself; made by `connect`.
+
+    Requests that wait when it is lost are sent again, each to happen once. It ends for
+    good when it is left, or when the server refuses it in a way that trying again can't
+    mend: then what waits, and every later call, raises that error.
+
+    Use it on one event loop. Cancelling any call leaves it usable.
+
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token,
+        transport: Transport,
+        session: Session,
+        open_timeout: float | None,
+        request_timeout: float | None,
+        heartbeat: tuple[float, float],
+        content_bytes: int,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._url = url
+        self._token_source = token
+        self._token: str | None = None
+        self._token_known = False
+        self._asked_again = False
+        self._transport = transport
+        self._session = session
+        self._open_timeout = open_timeout
+        self._request_timeout = request_timeout
+        self._ping_seconds, self._silence_seconds = heartbeat
+        self._content_bytes = content_bytes
+        self._clock = clock
+        self._entropy = Entropy(clock, random_bytes)
+        self._backoff = Backoff()
+        self._answers: dict[int, Callable[[Raw | LivetreeError], None]] = {}
+        self._topics: dict[str, tuple[LiveTopic, int]] = {}
+        self._resumed: set[str] = set()
+        self._worker: Worker | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over: LivetreeError | None = None
+        self._first_welcome: asyncio.Future[None] | None = None
+        self._send_due = asyncio.Event()
+        self._cut: asyncio.Future[str] | None = None
+        self._beat: Timer | None = None
+        self._heard_at = 0.0
+        self._connections = 0
+        self._unreadable = 0
+        self._last_error: str = ""
+
+    # Starting and stopping --------------------------------------------------------------
+
+    async def __aenter__(self) -> Client:
+        """
+        Connect.
+
+        Raises:
+            LivetreeError: If the server refuses the client.
+            Unavailable: If it can't be reached within ``open_timeout``.
+
+        """
+        if self._task is not None or self._over is not None:
+            raise RuntimeError("a client connects once: make another with livetree.connect()")
+        self._first_welcome = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"livetree {self._url}")
+        timer = None
+        if self._open_timeout is not None:
+            timer = self._clock.call_later(self._open_timeout, self._not_reached)
+        try:
+            await self._first_welcome
+        except BaseException:
+            await self._stop()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    def _not_reached(self) -> None:
+        if self._first_welcome is not None and not self._first_welcome.done():
+            self._first_welcome.set_exception(
+                Unavailable(
+                    f"{self._url} was not reached within {self._open_timeout} s: "
+                    f"{self._last_error or 'no answer'}"
+                )
+            )
+
+    async def _stop(self) -> None:
+        task = self._task
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._end(ClientClosed("the client was closed"), error_of_topics=None)
+
+    async def wait_closed(self) -> None:
+        """Wait until the client ends; raises the error if the server refused it for good."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._over is not None and not isinstance(self._over, ClientClosed):
+            raise self._over
+
+    @property
+    def is_online(self) -> bool:
+        """Whether there is a connection now that the server has welcomed."""
+        return self._session.online
+
+    @property
+    def welcome(self) -> p.Welcome | None:
+        """What the server said to the present connection: subject, limits, its name."""
+        return self._session.welcome
+
+    # Requests ---------------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        """Make an id for a message, a topic or a mutation."""
+        return self._entropy.new_id()
+
+    async def ask(self, command: p.Command, kind: type[T]) -> T:
+        """
+        Send a command, at once or when there is a connection, and return its result.
+
+        Raises:
+            LivetreeError: What the server refuses with.
+            Busy: If too many requests wait.
+            ClientClosed: If the client ends first.
+            TimeoutError: After ``request_timeout``; the command may happen all the same.
+
+        """
+        if isinstance(command, p.Mutation) and command.mutation is None:
+            command = msgspec.structs.replace(command, mutation=self.new_id())
+        answered: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        request = self.post(command, partial(_settle, answered))
+        timer = None
+        if self._request_timeout is not None:
+            timer = self._clock.call_later(self._request_timeout, partial(_time_out, answered))
+        try:
+            raw = await answered
+        except BaseException:
+            self._answers.pop(request.id, None)
+            self._session.abandon(request)
+            self._send_due.set()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.DecodeError as error:
+            raise Internal(f"the server's answer can't be read: {error}") from None
+
+    def post(self, command: p.Command, answer: Callable[[Raw | LivetreeError], None]) -> Request:
+        """
+        Send a command and have its answer told to a function; for mirrors and bots.
+
+        Raises:
+            Busy: If too many requests wait.
+            Disconnected: If it belongs to a connection, and there is none.
+
+        """
+        if self._over is not None:
+            raise self._over
+        if self._task is None:
+            raise RuntimeError("the client isn't connected: enter `async with` first")
+        request = self._session.add(command)
+        self._answers[request.id] = answer
+        self._send_due.set()
+        return request
+
+    def settle(self, request: Request) -> None:
+        """Forget a posted request: it was answered in another way."""
+        self._answers.pop(request.id, None)
+        self._session.settle(request)
+
+    def attach(self, worker: Worker) -> None:
+        """Tell a worker from now on what concerns replies; for bots."""
+        self._worker = worker
+        if self.is_online:
+            worker.online()
+
+    # Topics -----------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def open(self, topic_id: str) -> AsyncIterator[LiveTopic]:
+        """
+        Open a topic: ``async with client.open(topic_id) as live``.
+
+        It is up to date when the block begins. Blocks that overlap share one mirror.
+
+        Raises:
+            NotFound: If there is no such topic.
+            Forbidden: If the token doesn't allow it.
+
+        """
+        live = self._enter(topic_id)
+        try:
+            await live.wait_synced()
+            yield live
+        finally:
+            self._leave(live)
+
+    def _enter(self, topic_id: str) -> LiveTopic:
+        if self._over is not None:
+            raise self._over
+        live, users = self._topics.get(topic_id, (None, 0))
+        if live is None:
+            live = LiveTopic(self, Mirror(topic_id, content_bytes=self._content_bytes))
+        self._topics[topic_id] = (live, users + 1)
+        if users == 0 and self.is_online:
+            self._open_topic(live)
+        return live
+
+    def _leave(self, live: LiveTopic) -> None:
+        known, users = self._topics.get(live.id, (None, 0))
+        if known is not live:
+            return  # it is gone, and maybe opened anew
+        if users > 1:
+            self._topics[live.id] = (live, users - 1)
+            return
+        del self._topics[live.id]
+        live.end(None)
+        if self.is_online:
+            self.post(p.TopicClose(topic=live.id), _ignore)
+
+    def _open_topic(self, live: LiveTopic) -> None:
+        resume = live.mirror.resume(self._clock.monotonic())
+        command = p.TopicOpen(
+            topic=resume.topic, seq=resume.seq, commit=resume.commit, streams=resume.streams
+        )
+        self.post(command, partial(self._opened, live))
+
+    def _opened(self, live: LiveTopic, answer: Raw | LivetreeError) -> None:
+        if not isinstance(answer, LivetreeError) or not self._is_open(live):
+            return
+        if not self.is_online:
+            return  # it is resumed with the next connection
+        if live.mirror.tree is None or answer.code in ("NOT_FOUND", "FORBIDDEN"):
+            del self._topics[live.id]
+            live.end(answer)
+        else:
+            self._take(live, live.mirror.open_failed())
+
+    def _is_open(self, live: LiveTopic) -> bool:
+        return self._topics.get(live.id, (None, 0))[0] is live
+
+    def _take(self, live: LiveTopic, step: Step) -> None:
+        """Carry out what a mirror needs, and tell what has changed."""
+        for need in step.needs if self.is_online else ():
+            match need:
+                case Reopen():
+                    log.debug("topic %s is opened again: %s", live.id, need.reason)
+                    again = partial(self._reopen, live, self._connections)
+                    self._clock.call_later(need.delay, again)
+                case FetchDeltas():
+                    command = p.TopicDeltas(topic=live.id, seq=need.seq, commit=need.commit)
+                    self.post(command, partial(self._deltas_came, live, need))
+                case FetchContent():
+                    self._fetch_content(live, need)
+        live.take(step.changes)
+        if live.mirror.gone is not None and self._is_open(live):
+            del self._topics[live.id]
+            live.end(None)
+
+    def _reopen(self, live: LiveTopic, connection: int) -> None:
+        if (
+            connection == self._connections
+            and self.is_online
+            and self._is_open(live)
+            and live.mirror.reopen_due
+        ):
+            self._open_topic(live)
+
+    def _deltas_came(self, live: LiveTopic, need: FetchDeltas, answer: Raw | LivetreeError) -> None:
+        if not self.is_online or not self._is_open(live):
+            return
+        now = self._clock.monotonic()
+        page = _decoded(answer, Deltas)
+        if page is None:
+            self._take(live, live.mirror.deltas_failed(need, now))
+        else:
+            self._take(live, live.mirror.deltas_came(need, page, now))
+
+    def _fetch_content(self, live: LiveTopic, need: FetchContent) -> None:
+        def came(answer: Raw | LivetreeError) -> None:
+            # Refused, it stays cold: whoever looks at it asks again.
+            messages = _decoded(answer, Messages)
+            if messages is not None and self._is_open(live):
+                self._take(live, live.mirror.content_came(messages))
+
+        command = p.MessageGet(topic=live.id, message_ids=need.message_ids, min_seq=live.seq)
+        with contextlib.suppress(LivetreeError):
+            self.post(command, came)
+
+    # The connection ---------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                closed = await self._connect_once()
+                if isinstance(closed, LivetreeError):
+                    self._end(closed, error_of_topics=closed)
+                    return
+                await sleep(self._clock, self._backoff.delay(closed, self._entropy.fraction()))
+        except Exception as error:
+            log.exception("the client has failed")
+            failure = Internal(f"the client has failed: {error!r}")
+            self._end(failure, error_of_topics=failure)
+
+    async def _connect_once(self) -> int | None | LivetreeError:
+        """Connect and stay; returns the close code, None if it was never open, or a final error."""
+        began = self._clock.monotonic()
+        try:
+            token = await self._current_token()
+            socket = await self._transport.open(self._url)
+        except LivetreeError as error:
+            return error
+        except Exception as error:
+            self._last_error = str(error) or repr(error)
+            return None
+        try:
+            closed = await self._converse(socket, token)
+        finally:
+            self._disconnected()
+            await socket.close()
+        self._last_error = str(closed)
+        self._backoff.stood(self._clock.monotonic() - began)
+        if (
+            closed.code == p.Close.UNAUTHENTICATED
+            and callable(self._token_source)
+            and not self._asked_again
+        ):
+            self._asked_again = True
+            self._token_known = False
+            return None
+        return final_error(closed.code, closed.reason) or closed.code
+
+    async def _current_token(self) -> str | None:
+        if not self._token_known:
+            source = self._token_source
+            token = source() if callable(source) else source
+            self._token = await token if isawaitable(token) else token
+            self._token_known = True
+        return self._token
+
+    async def _converse(self, socket: Socket, token: str | None) -> SocketClosed:
+        self._cut = cut = asyncio.get_running_loop().create_future()
+        self._connections += 1
+        self._heard_at = self._clock.monotonic()
+        self._resumed = self._session.hello(token, self._resumes())
+        self._send_due.set()
+        self._watch(self._ping_seconds)
+        reader = asyncio.create_task(self._read(socket))
+        sender = asyncio.create_task(self._send(socket))
+        try:
+            await asyncio.wait([reader, cut], return_when=asyncio.FIRST_COMPLETED)
+            return reader.result() if reader.done() else SocketClosed(1006, cut.result())
+        finally:
+            if self._beat is not None:
+                self._beat.cancel()
+            self._cut = None
+            reader.cancel()
+            sender.cancel()
+            await asyncio.gather(reader, sender, return_exceptions=True)
+
+    def _resumes(self) -> list[p.Resume]:
+        now = self._clock.monotonic()
+        return [live.mirror.resume(now) for live, _ in self._topics.values()]
+
+    async def _read(self, socket: Socket) -> SocketClosed:
+        while True:
+            try:
+                text = await socket.recv()
+            except SocketClosed as closed:
+                return closed
+            self._heard_at = self._clock.monotonic()
+            try:
+                self._receive(text)
+            except Exception as error:
+                log.exception("a frame could not be carried out: the connection is made anew")
+                return SocketClosed(1011, repr(error))
+
+    async def _send(self, socket: Socket) -> None:
+        try:
+            while True:
+                while self._session.outgoing:
+                    await socket.send(self._session.outgoing.popleft())
+                self._send_due.clear()
+                await self._send_due.wait()
+        except SocketClosed:
+            pass  # the reader learns it too, with all that came before
+        except Exception as error:
+            self._drop(f"can't send: {error!r}")
+
+    def _watch(self, seconds: float) -> None:
+        self._beat = self._clock.call_later(seconds, self._check_pulse)
+
+    def _check_pulse(self) -> None:
+        silent = self._clock.monotonic() - self._heard_at
+        if silent >= self._silence_seconds:
+            self._drop(f"nothing was heard for {silent:.0f} s")
+            return
+        if silent >= self._ping_seconds:
+            if self.is_online:
+                self._session.ping()
+                self._send_due.set()
+            self._watch(min(self._ping_seconds, self._silence_seconds - silent))
+        else:
+            self._watch(self._ping_seconds - silent)
+
+    def _drop(self, reason: str) -> None:
+        if self._cut is not None and not self._cut.done():
+            self._cut.set_result(reason)
+
+    # Frames -----------------------------------------------------------------------------
+
+    def _receive(self, text: str) -> None:
+        try:
+            frame: p.ServerFrame = p.decode_frame(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self._receive_unreadable(text, error)
+        else:
+            self._carry_out(self._session.receive(frame))
+        if self._session.outgoing:
+            self._send_due.set()
+
+    def _receive_unreadable(self, text: str, error: Exception) -> None:
+        """Read as much of a frame as there is: only what it concerns starts over."""
+        self._unreadable += 1
+        try:
+            about = _about(text)
+        except (msgspec.DecodeError, RecursionError):
+            self._drop(f"the server sent what is no frame: {error}")
+            return
+        if about.re is not None:
+            answer = Internal(f"the server's answer can't be read: {error}")
+            self._carry_out(self._session.failed(about.re, answer))
+        elif about.type in ("snapshot", "delta", "synced", "stream") and (
+            live := self._topics.get(about.topic, (None, 0))[0]
+        ):
+            log.warning("topic %s: a frame can't be read: %s", about.topic, error)
+            now = self._clock.monotonic()
+            self._take(live, live.mirror.unreadable(f"a frame can't be read: {error}", now))
+        # Frames of a kind that is not known here are a newer server's.
+
+    def _carry_out(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case Answered():
+                    answer = self._answers.pop(outcome.request.id, None)
+                    if answer is not None:
+                        answer(outcome.answer)
+                case Retry():
+                    self._clock.call_later(outcome.delay, partial(self._retry, outcome.request))
+                case p.Welcome():
+                    self._welcomed()
+                case p.StreamAck():
+                    if self._worker is not None:
+                        self._worker.acknowledged(outcome)
+                case p.Offer():
+                    if self._worker is not None:
+                        self._worker.offered(outcome)
+                case _:
+                    live = self._topics.get(outcome.topic, (None, 0))[0]
+                    if live is not None:
+                        now = self._clock.monotonic()
+                        self._take(live, live.mirror.receive(outcome, now))
+
+    def _retry(self, request: Request) -> None:
+        self._session.retry(request)
+        self._send_due.set()
+
+    def _welcomed(self) -> None:
+        self._asked_again = False
+        if self._first_welcome is not None and not self._first_welcome.done():
+            self._first_welcome.set_result(None)
+        for topic_id, (live, _) in list(self._topics.items()):
+            if topic_id not in self._resumed:
+                self._open_topic(live)
+        for topic_id in self._resumed - self._topics.keys():  # left since the hello
+            self.post(p.TopicClose(topic=topic_id), _ignore)
+        if self._worker is not None:
+            self._worker.online()
+
+    def _disconnected(self) -> None:
+        self._carry_out(self._session.lost())
+        for live, _ in list(self._topics.values()):
+            self._take(live, live.mirror.disconnected())
+        if self._worker is not None:
+            self._worker.offline()
+
+    def _end(self, error: LivetreeError, *, error_of_topics: LivetreeError | None) -> None:
+        if self._over is not None:
+            return
+        self._over = error
+        self._carry_out(self._session.close(error))
+        topics, self._topics = self._topics, {}
+        for live, _ in topics.values():
+            live.end(error_of_topics)
+        if self._first_welcome is not None and not self._first_welcome.done():
+            self._first_welcome.set_exception(error)
+            self._first_welcome.exception()  # read here, in case nobody waits for it
+
+    def statistics(self) -> dict[str, Any]:
+        """Return figures for logs and tests."""
+        return {
+            **self._session.statistics(),
+            "topics": len(self._topics),
+            "connections": self._connections,
+            "unreadable": self._unreadable,
+            "lastError": self._last_error,
+        }
+
+    def __repr__(self) -> str:
+        state = "ended" if self._over else "online" if self.is_online else "offline"
+        return f"<Client {self._url} {state} topics={len(self._topics)}>"
+
+
+def _settle(answered: asyncio.Future[Raw], answer: Raw | LivetreeError) -> None:
+    if answered.done():
+        return
+    if isinstance(answer, LivetreeError):
+        answered.set_exception(answer)
+    else:
+        answered.set_result(answer)
+
+
+def _time_out(answered: asyncio.Future[Raw]) -> None:
+    if not answered.done():
+        answered.set_exception(TimeoutError("no answer in time: the command may happen yet"))
+
+
+def _decoded(answer: Raw | LivetreeError, kind: type[T]) -> T | None:
+    if isinstance(answer, LivetreeError):
+        return None
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def _ignore(_: Raw | LivetreeError) -> None:
+    pass

@@ -1,0 +1,5 @@
+"""Runs the program: ``python -m livetree_server.cli``."""
+
+from . import main
+
+main()

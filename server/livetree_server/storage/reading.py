@@ -1,0 +1,205 @@
+"""
+What is read of the store; every function takes the read transaction that it works in.
+
+A deleted topic is absent here: only `writing` still knows its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from livetree.core.errors import Internal
+from sqlalchemy import Connection, Row, func, select, tuple_, union_all
+
+from ..topics.ports import Due, LoadedTopic, MutationKey, OfferRow, StoredMutation, TopicRow
+from .rows import SKELETON, cursor_of, folded, node_of, position_of, state_of
+from .schema import live, message, mutation, topic, topic_event
+
+__all__ = [
+    "MOST_DUE",
+    "commit_at",
+    "contents",
+    "deltas",
+    "due",
+    "load",
+    "lost_root",
+    "mutations",
+    "offers",
+    "topics",
+]
+
+MOST_DUE: Final = 1_000
+"""The most that `due` returns."""
+
+_AT_ONCE: Final = 500  # ids in one statement; a database has a limit, and it is higher
+_Item = TypeVar("_Item")
+_present = topic.c.deleted_at.is_(None)
+_skeleton = [message.c[name] for name in SKELETON]
+
+
+def load(tx: Connection, topic_id: str) -> LoadedTopic | None:
+    """As `Store.load`."""
+    head = tx.execute(select(topic).where(topic.c.id == topic_id, _present)).one_or_none()
+    if head is None:
+        return None
+    rows = tx.execute(select(*_skeleton).where(message.c.topic_key == head.key)).all()
+    nodes = [node_of(row) for row in rows if row[1] is not None]
+    if not any(row[0] == head.root_id and row[1] is None for row in rows):
+        raise lost_root(topic_id)
+    epochs: dict[str, int] = {}
+    leases: dict[str, int] = {}
+    columns = live.c.message_id, live.c.epoch, live.c.lease_until
+    for message_id, epoch, until in tx.execute(
+        select(*columns).where(live.c.topic_key == head.key)
+    ):
+        epochs[message_id] = epoch
+        if epoch:
+            leases[message_id] = until
+    return LoadedTopic(
+        topic_id=topic_id,
+        root_id=head.root_id,
+        seq=head.seq,
+        commit=head.commit_id,
+        digest=head.digest,
+        active_node_id=head.active_node_id,
+        state=state_of(head.name, head.metadata, head.last_activity_at, head.other_state, epochs),
+        last_created_at=head.last_created_at,
+        created_at=head.created_at,
+        nodes=nodes,
+        leases=leases,
+    )
+
+
+def lost_root(topic_id: str) -> Internal:
+    """Return the error of a topic without its virtual root."""
+    return Internal(
+        f"topic {topic_id} has lost its virtual root: nothing of it is shown until "
+        "`livetree check --repair` has made one",
+        topic=topic_id,
+    )
+
+
+def contents(tx: Connection, topic_id: str, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """As `Store.contents`."""
+    found: dict[str, tuple[int, bytes]] = {}
+    of_topic = (
+        select(message.c.id, message.c.version, message.c.data)
+        .join(topic, topic.c.key == message.c.topic_key)
+        .where(topic.c.id == topic_id, _present, message.c.parent_id.is_not(None))
+    )
+    for some in _slices(ids):
+        for message_id, version, data in tx.execute(of_topic.where(message.c.id.in_(some))):
+            found[message_id] = (version, data.encode())
+    return found
+
+
+def deltas(tx: Connection, topic_id: str, after_seq: int, limit: int) -> list[bytes]:
+    """As `Store.deltas`."""
+    rows = tx.execute(
+        select(topic_event.c.seq, topic_event.c.frame)
+        .join(topic, topic.c.key == topic_event.c.topic_key)
+        .where(topic.c.id == topic_id, _present, topic_event.c.seq > after_seq)
+        .order_by(topic_event.c.seq)
+        .limit(limit)
+    )
+    found: list[bytes] = []
+    for seq, frame in rows:
+        if seq != after_seq + len(found) + 1:
+            break
+        found.append(frame)
+    return found
+
+
+def commit_at(tx: Connection, topic_id: str, seq: int) -> str | None:
+    """As `Store.commit_at`."""
+    found: str | None = tx.scalar(
+        select(topic_event.c.commit_id)
+        .join(topic, topic.c.key == topic_event.c.topic_key)
+        .where(topic.c.id == topic_id, _present, topic_event.c.seq == seq)
+    )
+    return found
+
+
+def mutations(tx: Connection, keys: Sequence[MutationKey]) -> dict[MutationKey, StoredMutation]:
+    """As `Store.mutations`."""
+    found: dict[MutationKey, StoredMutation] = {}
+    name = mutation.c.subject, mutation.c.mutation
+    columns = *name, mutation.c.request_hash, mutation.c.result
+    for some in _slices([(key.subject, key.mutation) for key in keys]):
+        for subject, each, request_hash, result in tx.execute(
+            select(*columns).where(tuple_(*name).in_(some))
+        ):
+            found[MutationKey(subject, each)] = StoredMutation(request_hash, result)
+    return found
+
+
+def topics(
+    tx: Connection, cursor: str | None, limit: int, name: str
+) -> tuple[list[TopicRow], str | None]:
+    """As `Store.topics`."""
+    place = topic.c.last_activity_at, topic.c.key
+    listed = select(topic).where(_present)
+    if cursor is not None:
+        listed = listed.where(tuple_(*place) < position_of(cursor))
+    if name:
+        listed = listed.where(func.instr(topic.c.name_folded, folded(name)) > 0)
+    latest_first = (column.desc() for column in place)
+    rows = tx.execute(listed.order_by(*latest_first).limit(limit + 1)).all()
+    shown = rows[:limit]
+    more = len(rows) > limit
+    return (
+        [_topic_row(row) for row in shown],
+        cursor_of(shown[-1].last_activity_at, shown[-1].key) if more else None,
+    )
+
+
+def _topic_row(row: Row[Any]) -> TopicRow:
+    state = state_of(row.name, row.metadata, row.last_activity_at, row.other_state, {})
+    return TopicRow(
+        topic_id=row.id,
+        root_id=row.root_id,
+        seq=row.seq,
+        commit=row.commit_id,
+        active_node_id=row.active_node_id,
+        name=row.name,
+        metadata=state["metadata"],
+        created_at=row.created_at,
+        last_activity_at=row.last_activity_at,
+    )
+
+
+def offers(tx: Connection) -> list[OfferRow]:
+    """As `Store.offers`."""
+    rows = tx.execute(
+        select(topic.c.id, live.c.message_id, message.c.model_id)
+        .join(topic, topic.c.key == live.c.topic_key)
+        .join(message, _its_message)
+        .where(live.c.offered_at.is_not(None))
+        .order_by(live.c.offered_at, live.c.topic_key, message.c.created_at, message.c.id)
+    )
+    return [OfferRow(topic_id, message_id, model) for topic_id, message_id, model in rows]
+
+
+_its_message = (message.c.topic_key == live.c.topic_key) & (message.c.id == live.c.message_id)
+
+
+def due(tx: Connection, lease_before: int, offered_before: int) -> list[Due]:
+    """As `Store.due`."""
+    columns = live.c.topic_key, live.c.message_id, live.c.epoch
+    late = union_all(
+        select(*columns, live.c.lease_until.label("at")).where(live.c.lease_until < lease_before),
+        select(*columns, live.c.offered_at.label("at")).where(live.c.offered_at < offered_before),
+    ).subquery()
+    rows = tx.execute(
+        select(topic.c.id, late.c.message_id, late.c.epoch)
+        .join(topic, topic.c.key == late.c.topic_key)
+        .order_by(late.c.at, late.c.topic_key, late.c.message_id)
+        .limit(MOST_DUE)
+    )
+    return [Due(topic_id, message_id, epoch) for topic_id, message_id, epoch in rows]
+
+
+def _slices(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

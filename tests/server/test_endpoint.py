@@ -1,0 +1,484 @@
+"""One websocket against everything a peer may do to it, over sockets cranked by hand."""
+
+import asyncio
+import json
+
+import pytest
+import pytest_asyncio
+from livetree_server import auth
+from livetree_server.app import Application
+from livetree_server.gateway import endpoint as endpoint_module
+from livetree_server.storage.memory import MemoryStore
+from websockets.frames import Opcode
+
+from tests.simulation.wire import Wire, masked
+
+SECRET = "a secret of more than thirty-two bytes"
+HELLO = '{"type":"hello","protocol":"livetree.v1"}'
+
+
+class Peer(Wire):
+    """A client that speaks JSON and waits for answers."""
+
+    def say(self, **frame):
+        self.send(json.dumps(frame))
+
+    async def hear(self) -> list[dict]:
+        """Return all frames once the server has nothing more to do."""
+        heard: list[dict] = []
+        quiet = 0
+        while quiet < 30:
+            texts = self.texts()
+            heard += [json.loads(text) for text in texts]
+            quiet = 0 if texts else quiet + 1
+            await asyncio.sleep(0)
+        return heard
+
+    async def ask(self, **request) -> dict:
+        """Send a request and return what answers it."""
+        request.setdefault("id", 1)
+        self.say(**request)
+        (answer,) = [frame for frame in await self.hear() if frame.get("re") == request["id"]]
+        return answer
+
+
+@pytest_asyncio.fixture
+async def application():
+    async with Application(MemoryStore()) as application:
+        yield application
+
+
+def connect(application, **hello) -> Peer:
+    peer = Peer(application.gateway)
+    peer.say(type="hello", protocol="livetree.v1", **hello)
+    return peer
+
+
+async def topic_with(peer: Peer, *texts: str) -> str:
+    answer = await peer.ask(op="topic.create", name="topic")
+    topic = answer["result"]["topic"]
+    for text in texts:
+        await peer.ask(op="message.create", topic=topic, role="user", text=text)
+    return topic
+
+
+async def test_H1_hello_is_answered_by_welcome(application):
+    peer = connect(application)
+    (welcome,) = await peer.hear()
+    assert welcome["type"] == "welcome"
+    assert welcome["subject"] == "local"
+    assert welcome["done"] == {}
+    assert b"Sec-WebSocket-Protocol: livetree.v1" in peer.response
+
+
+async def test_another_path_is_not_found(application):
+    assert Wire(application.gateway, path=b"/elsewhere").status == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Origin: http://127.0.0.1:8400\r\n", 101),
+        (b"Origin: http://localhost:5173\r\n", 101),
+        (b"Origin: https://evil.example\r\n", 403),
+        (b"Origin: null\r\n", 403),
+    ],
+)
+async def test_pages_of_other_sites_may_not_connect(application, headers, status):
+    assert Wire(application.gateway, headers=headers).status == status
+
+
+async def test_H2_a_command_before_hello_ends_the_connection(application):
+    peer = Peer(application.gateway)
+    peer.say(id=1, op="topic.list")
+    assert peer.close_code() == 4400
+
+
+async def test_H2_no_hello_in_time_ends_the_connection(application, monkeypatch):
+    monkeypatch.setattr(endpoint_module, "HELLO_SECONDS", 0.01)
+    peer = Peer(application.gateway)
+    while (code := peer.close_code()) is None:
+        peer.say(type="ping")  # whatever else it sends
+        await asyncio.sleep(0.001)
+    assert code == 4408
+
+
+@pytest.mark.parametrize("token", [None, "nonsense"])
+async def test_H3_a_bad_token_ends_the_connection(token):
+    async with Application(MemoryStore(), secret=SECRET) as application:
+        peer = connect(application, token=token)
+        assert peer.close_code() == 4401
+
+
+async def test_H3_a_token_opens_what_it_names_and_nothing_else():
+    async with Application(MemoryStore(), secret=SECRET) as application:
+        token = auth.issue(SECRET, "ann", [("a-*", "write"), ("r", "read")], seconds=60)
+        peer = connect(application, token=token)
+        made = await peer.ask(op="topic.create", topic="a-1", name="mine")
+        assert made["type"] == "result"
+        refused = [
+            await peer.ask(op="topic.create", topic="b-1"),
+            await peer.ask(op="message.create", topic="r", role="user", text="x"),
+            await peer.ask(op="topic.open", topic="b-1"),
+            await peer.ask(op="topic.delete", topic="a-1"),
+        ]
+        assert [answer["code"] for answer in refused] == ["FORBIDDEN"] * 4
+        listed = await peer.ask(op="topic.list")
+        assert [topic["id"] for topic in listed["result"]["topics"]] == ["a-1"]
+
+
+async def test_H3_a_token_that_expires_ends_the_connection(monkeypatch):
+    async with Application(MemoryStore(), secret=SECRET) as application:
+        peer = connect(application, token=auth.issue(SECRET, "ann", [("*", "read")], seconds=60))
+        await peer.hear()
+        peer.endpoint._expired()
+        assert peer.close_code() == 4401
+
+
+@pytest.mark.parametrize("data", ["{", "[]", "null", '{"op":"topic.list"}'])
+async def test_R4_what_is_no_request_ends_the_connection(application, data):
+    peer = connect(application)
+    await peer.hear()
+    peer.send(data)
+    assert peer.close_code() == 4400
+
+
+async def test_R4_a_binary_frame_ends_the_connection(application):
+    peer = connect(application)
+    await peer.hear()
+    peer.send(b'{"id":1,"op":"topic.list"}', Opcode.BINARY)
+    assert peer.close_code() == 4400
+
+
+async def test_R4_a_frame_over_the_limit_ends_the_connection(application):
+    peer = connect(application)
+    await peer.hear()
+    text = "x" * endpoint_module.MAX_FRAME_BYTES
+    peer.say(id=1, op="message.create", topic="T", role="user", text=text)
+    assert peer.close_code() == 4413
+
+
+async def test_H2_before_hello_a_large_frame_ends_the_connection(application):
+    peer = Peer(application.gateway)
+    peer.say(type="hello", protocol="livetree.v1", client="x" * 70_000)
+    assert peer.close_code() == 4413
+
+
+async def test_R3_what_is_wrong_with_a_request_is_its_own_affair(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    wrong = [
+        await peer.ask(op="topic.fly", topic=topic),
+        await peer.ask(op="message.create", topic=topic, role="wizard", text="x"),
+        await peer.ask(op="message.create", topic=topic, role="user", data={"parts": 5}),
+        await peer.ask(op="message.create", topic=topic, role="user", messageId="no spaces"),
+    ]
+    assert [answer["code"] for answer in wrong] == ["VALIDATION"] * 4
+    assert (await peer.ask(op="topic.get", topic=topic))["result"]["topic"]["seq"] == 1
+
+
+async def test_R7_a_fault_of_one_is_not_noticed_by_another(application):
+    good, bad = connect(application), connect(application)
+    topic = await topic_with(good)
+    await good.ask(op="topic.open", topic=topic)
+    await bad.hear()
+    bad.send("not JSON")
+    assert bad.close_code() == 4400
+    answer = await good.ask(op="message.create", topic=topic, role="user", text="on we go")
+    assert answer["type"] == "result"
+
+
+async def test_a_socket_cut_in_the_middle_of_a_frame_leaves_nothing(application):
+    good, cut = connect(application), connect(application)
+    topic = await topic_with(good)
+    await cut.hear()
+    frame = masked(
+        json.dumps(
+            {"id": 1, "op": "message.create", "topic": topic, "role": "user", "text": "half"}
+        ).encode()
+    )
+    cut.send_bytes(frame[: len(frame) // 2])
+    cut.cut()
+    await good.hear()
+    assert (await good.ask(op="topic.get", topic=topic))["result"]["topic"]["seq"] == 1
+    assert application.hub.statistics()["connections"] == 1
+
+
+async def test_a_message_may_come_in_fragments(application):
+    peer = connect(application)
+    await peer.hear()
+    data = b'{"id":4,"op":"topic.list"}'
+    peer.send_bytes(masked(data[:9], fin=False))
+    peer.send_bytes(masked(b"", Opcode.PING))
+    peer.send_bytes(masked(data[9:], Opcode.CONT))
+    (answer,) = await peer.hear()
+    assert answer["re"] == 4
+
+
+async def test_R6_a_burst_of_10_000_requests_is_answered_one_by_one(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    frames = [
+        masked(json.dumps({"id": number, "op": "topic.get", "topic": topic}).encode())
+        for number in range(10_000)
+    ]
+    peer.send_bytes(b"".join(frames))
+    most = 0
+    answers: list[dict] = []
+    while len(answers) < 10_000:
+        most = max(most, peer.endpoint._unanswered)
+        answers += [json.loads(text) for text in peer.texts()]
+        await asyncio.sleep(0)
+    assert [answer["re"] for answer in answers] == list(range(10_000))
+    assert {answer["type"] for answer in answers} == {"result"}
+    assert most <= endpoint_module.MAX_UNANSWERED
+
+
+async def test_R6_a_full_topic_is_busy(application):
+    application.rooms.settings = type(application.rooms.settings)(queue_length=5)
+    peer = connect(application)
+    topic = await topic_with(peer)
+    for number in range(20):
+        peer.say(id=number, op="topic.update", topic=topic, name=str(number))
+    answers = await peer.hear()
+    assert [answer.get("code") for answer in answers] == ["BUSY"] * 15 + [None] * 5
+
+
+async def test_S7_who_does_not_read_is_not_read_and_its_answers_wait(application):
+    peer = connect(application)
+    topic = await topic_with(peer, "x" * 20_000)
+    for number in range(200):
+        peer.say(id=number, op="branch.get", topic=topic)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    bound = endpoint_module.HIGH_WATER
+    assert bound < len(peer.transport.written) < 2 * bound + 60_000
+    assert not peer.transport.reading
+    answers = [frame["re"] for frame in await peer.hear()]
+    assert answers == list(range(200))
+
+
+async def test_S2_a_subscriber_gets_the_snapshot_and_all_that_follows(application):
+    peer = connect(application)
+    topic = await topic_with(peer, "one", "two")
+    await peer.hear()
+    peer.say(id=9, op="topic.open", topic=topic)
+    frames = await peer.hear()
+    assert [frame["type"] for frame in frames] == ["result", "snapshot", "synced"]
+    assert frames[1]["seq"] == 3
+    assert [node["preview"] if "preview" in node else node["data"] for node in frames[1]["nodes"]]
+
+    await peer.ask(id=10, op="message.create", topic=topic, role="user", text="three")
+    peer.say(id=11, op="topic.close", topic=topic)
+    await peer.hear()
+    assert (await peer.ask(id=12, op="topic.update", topic=topic, name="n"))["type"] == "result"
+
+
+async def test_D1_the_sender_hears_its_delta_before_its_result(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    peer.say(id=1, op="topic.open", topic=topic)
+    await peer.hear()
+    peer.say(id=2, op="message.create", topic=topic, role="user", text="x", mutation="m")
+    delta, result = await peer.hear()
+    assert (delta["type"], result["type"]) == ("delta", "result")
+    assert delta["cause"] == {"op": "message.create", "by": "local", "mutation": "m"}
+    for name in ("rootId", "activeNodeId", "seq", "commit", "prev", "digest"):
+        assert delta[name] is not None
+
+
+async def test_S5_a_resume_with_nothing_new_costs_one_frame(application):
+    peer = connect(application)
+    topic = await topic_with(peer, "one")
+    peer.say(id=1, op="topic.open", topic=topic)
+    snapshot = next(frame for frame in await peer.hear() if frame["type"] == "snapshot")
+    peer.cut()
+
+    at = {"topic": topic, "seq": snapshot["seq"], "commit": snapshot["commit"]}
+    back = connect(application, resume=[at])
+    assert [frame["type"] for frame in await back.hear()] == ["welcome", "synced"]
+
+
+async def test_S1_a_resume_gets_the_deltas_it_missed_from_the_store_too(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    first = await peer.ask(op="topic.get", topic=topic)
+    for number in range(5):
+        await peer.ask(op="message.create", topic=topic, role="user", text=str(number))
+    application.rooms.unload(topic)  # nothing is at hand any more
+
+    at = {"topic": topic, "seq": 1, "commit": first["result"]["topic"]["commit"]}
+    back = connect(application, resume=[at])
+    frames = await back.hear()
+    assert [frame["type"] for frame in frames] == ["welcome"] + ["delta"] * 5 + ["synced"]
+    assert [frame["seq"] for frame in frames[1:6]] == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "at", [{"seq": 2, "commit": "another"}, {"seq": 99, "commit": "x"}, {"seq": 0, "commit": "x"}]
+)
+async def test_S3_another_history_gets_a_snapshot_marked_reset(application, at):
+    peer = connect(application)
+    topic = await topic_with(peer, "one")
+    back = connect(application, resume=[{"topic": topic, **at}])
+    frames = await back.hear()
+    assert [frame["type"] for frame in frames] == ["welcome", "snapshot", "synced"]
+    assert frames[1]["reset"] is True
+
+
+async def test_S8_a_resume_of_a_topic_that_is_gone_says_so(application):
+    back = connect(application, resume=[{"topic": "nope", "seq": 1, "commit": "x"}])
+    frames = await back.hear()
+    assert [frame["type"] for frame in frames] == ["welcome", "gone"]
+    assert "NOT_FOUND" in frames[1]["reason"]
+
+
+async def test_S8_deleting_a_topic_ends_its_subscriptions(application):
+    peer, other = connect(application), connect(application)
+    topic = await topic_with(peer)
+    other.say(id=1, op="topic.open", topic=topic)
+    await other.hear()
+    await peer.ask(op="topic.delete", topic=topic)
+    assert [frame["type"] for frame in await other.hear()] == ["delta", "gone"]
+    assert (await other.ask(op="topic.open", topic=topic))["code"] == "NOT_FOUND"
+    assert (await peer.ask(op="topic.create", topic=topic))["code"] == "CONFLICT"
+
+
+async def test_S7_a_slow_subscriber_is_caught_up_when_it_reads_again(application):
+    slow, writer = connect(application), connect(application)
+    topic = await topic_with(writer)
+    slow.say(id=1, op="topic.open", topic=topic)
+    await slow.hear()
+    text = "x" * 20_000
+    for number in range(100):
+        await writer.ask(id=number, op="message.create", topic=topic, role="user", text=text)
+    assert len(slow.transport.written) < endpoint_module.HIGH_WATER + 50_000
+
+    frames = await slow.hear()
+    assert frames[-1]["type"] == "synced"
+    seqs = [frame["seq"] for frame in frames if frame["type"] == "delta"]
+    assert seqs == list(range(2, 102))
+    await writer.ask(id=500, op="topic.update", topic=topic, name="after")
+    assert [frame["type"] for frame in await slow.hear()] == ["delta"]
+
+
+async def test_S4_a_large_snapshot_comes_in_chunks_at_the_readers_pace(application):
+    writer = connect(application)
+    topic = await topic_with(writer)
+    for start in range(0, 5000, 200):
+        commands = [
+            {"op": "message.create", "role": "user", "text": f"message {start + number}"}
+            for number in range(200)
+        ]
+        await writer.ask(op="batch", topic=topic, commands=commands)
+    reader = connect(application)
+    await reader.hear()
+    reader.say(id=1, op="topic.open", topic=topic)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    held = len(reader.transport.written)
+    # Meanwhile the topic goes on.
+    await writer.ask(op="message.create", topic=topic, role="user", text="meanwhile")
+    frames = await reader.hear()
+
+    assert held < endpoint_module.HIGH_WATER + 400_000
+    chunks = [frame for frame in frames if frame["type"] == "snapshot"]
+    assert [chunk["chunk"] for chunk in chunks] == [0, 1, 2, 3, 4]
+    assert sum(len(chunk["nodes"]) for chunk in chunks) == 5000
+    assert [frame["type"] for frame in frames[-2:]] == ["delta", "synced"]
+
+
+async def test_X1_a_repeated_mutation_gets_the_first_result(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    request = {
+        "op": "message.create", "topic": topic, "role": "user", "text": "once",
+        "messageId": "m1", "mutation": "mut",
+    }  # fmt: skip
+    first = await peer.ask(id=1, **request)
+    again = await peer.ask(id=2, **request)
+    assert first["result"] == again["result"]
+    other = await peer.ask(id=3, **{**request, "text": "other"})
+    assert other["code"] == "CONFLICT"
+    back = connect(application, unacknowledged=["mut", "never"])
+    (welcome,) = await back.hear()
+    assert welcome["done"] == {"mut": first["result"]}
+
+
+async def test_X1_two_copies_at_the_same_moment_happen_once(application):
+    one, two = connect(application), connect(application)
+    topic = await topic_with(one)
+    await two.hear()
+    request = {"op": "message.create", "topic": topic, "role": "user", "mutation": "m"}
+    one.say(id=1, **request)
+    two.say(id=1, **request)
+    first, second = await one.hear(), await two.hear()
+    assert first[0]["result"] == second[0]["result"]
+    assert (await one.ask(op="topic.get", topic=topic))["result"]["topic"]["seq"] == 2
+
+
+async def test_X3_a_refusal_is_not_kept(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    request = {"op": "topic.setActive", "topic": topic, "nodeId": "m1", "mutation": "mut"}
+    assert (await peer.ask(**request))["code"] == "NOT_FOUND"
+    await peer.ask(
+        op="message.create", topic=topic, role="user", messageId="m1", setActive=False
+    )
+    assert (await peer.ask(**request))["type"] == "result"
+
+
+async def test_C1_on_shutdown_what_is_queued_is_done_and_the_close_is_1012(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    peer.say(id=5, op="topic.update", topic=topic, name="last words")
+    peer.endpoint.shutdown()
+    frames = []
+    while peer.transport.eof is False and not frames:
+        await asyncio.sleep(0)
+        frames = peer.frames()
+    assert json.loads(bytes(frames[0].data))["type"] == "result"
+    assert frames[1].opcode is Opcode.CLOSE
+    assert int.from_bytes(bytes(frames[1].data)[:2], "big") == 1012
+
+
+async def test_C2_a_ping_is_answered(application):
+    peer = connect(application)
+    await peer.hear()
+    peer.say(type="ping")
+    assert await peer.hear() == [{"type": "pong"}]
+
+
+async def test_L1_to_L9_a_reply_is_offered_claimed_written_and_ended(application):
+    bot, user = connect(application), connect(application)
+    topic = await topic_with(user)
+    await bot.ask(op="bot.serve", models=["ec*"])
+    user.say(id=1, op="topic.open", topic=topic)
+    await user.hear()
+    turn = await user.ask(
+        id=2, op="turn.submit", topic=topic, user={"mode": "create", "text": "hi"},
+        placeholders=[{"model": "echo"}, {"model": "other"}],
+    )  # fmt: skip
+    reply, other = turn["result"]["placeholderIds"]
+    assert [frame["messageId"] for frame in await bot.hear()] == [reply]
+
+    claim = await bot.ask(op="stream.claim", topic=topic, messageId=reply)
+    epoch = claim["result"]["epoch"]
+    assert claim["result"]["n"] == 0
+    refused = await user.ask(id=3, op="topic.clear", topic=topic)
+    assert refused["code"] == "TOPIC_LIVE"
+    bot.say(
+        id=7, op="stream.append", topic=topic, messageId=reply, epoch=epoch,
+        **{"from": 1, "ops": [["t", 0, "you said "], ["t", 0, "hi"]]},
+    )  # fmt: skip
+    (ack,) = await bot.hear()
+    assert (ack["type"], ack["received"], ack["durable"]) == ("streamAck", 2, 0)
+    done = await bot.ask(op="stream.finish", topic=topic, messageId=reply, epoch=epoch, n=2)
+    assert done["result"]["status"] == "success"
+    frames = await user.hear()
+    assert [frame["type"] for frame in frames] == ["stream", "delta"]
+    got = await user.ask(id=4, op="message.get", topic=topic, messageIds=[reply])
+    text = got["result"]["nodes"][0]["data"]["parts"]
+    assert text == [{"type": "text", "text": "you said hi"}]
+    stopped = await user.ask(id=5, op="stream.abort", topic=topic, messageId=other)
+    assert stopped["result"]["status"] == "paused"

@@ -1,0 +1,1 @@
+"""Many clients and one server in one thread, with sockets that are cranked by hand."""
