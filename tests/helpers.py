@@ -1,5 +1,5 @@
 """
-One comparison for every copy of a topic: the room's tree, a mirror, a snapshot, what a database has.
+One comparison for every copy of a topic: a room's tree, a mirror, a snapshot, a database's rows.
 
 `check_folds` is the sentence that holds after each command: an old snapshot and the deltas since
 make the fresh snapshot. It demands that something changed, so it can't pass by seeing nothing.

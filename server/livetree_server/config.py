@@ -86,8 +86,8 @@ class Config(Struct, frozen=True, kw_only=True):
         if self.secret is None:
             if not is_loopback(self.host):
                 raise ConfigError(
-                    f"without a secret this server may be reached from this machine only, not "
-                    f"at {self.host}: set LIVETREE_SECRET to at least {MIN_SECRET_BYTES} random bytes"
+                    f"without a secret the server listens for this machine alone, not at "
+                    f"{self.host}: set LIVETREE_SECRET to at least {MIN_SECRET_BYTES} random bytes"
                 )
         elif (length := len(self.secret.encode(errors="surrogateescape"))) < MIN_SECRET_BYTES:
             raise ConfigError(

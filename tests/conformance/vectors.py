@@ -15,7 +15,7 @@ ABOUT = (
     "Made by the Python core: python -m tests.house.generate. Each topic: load it, and its digest "
     "is `digest`, the sum over `terms`. Each history: fold the deltas one by one, from an empty "
     "tree (digest `start`); after each the digest is the delta's own. Each value of `canonical`: "
-    "parse `json`, and its RFC 8785 text is `text`; each of `checksums`: `crc32` is that of `parts`."
+    "parse `json`, its RFC 8785 text is `text`; each of `checksums`: `crc32` is that of `parts`."
 )
 
 
@@ -42,7 +42,7 @@ _TERMS = [
     "active\n",
     node_term("u1", "root", "user", "success", 0, 1),
     node_term("a-_Z9", "u1", "assistant", "paused", 9007199254740991, 9007199254740991),
-    "set\nname\n\"\u00e9\U0001f600\"",
+    'set\nname\n"\u00e9\U0001f600"',
 ]
 
 _PARTS = [

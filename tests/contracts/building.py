@@ -27,21 +27,19 @@ class Room:
 
     """
 
-    def __init__(self, topic_id: str = "topic", *, root_id: str | None = None) -> None:
-        self.tree = Tree(topic_id, root_id or f"{topic_id}-root")
+    def __init__(self, topic_id: str = "topic", *, maker: str = "") -> None:
+        self.tree = Tree(topic_id, f"{topic_id}-root")
         self.now = START
         self.written: dict[str, Written] = {}
+        self._maker = maker or topic_id
         self._made = 0
 
     @classmethod
-    def of(cls, loaded: LoadedTopic, *, maker: str = "again") -> "Room":
+    def of(cls, loaded: LoadedTopic, *, maker: str) -> "Room":
         """Return the room of a stored topic; the ids that it makes begin with `maker`."""
-        room = cls(loaded.topic_id, root_id=loaded.root_id)
+        room = cls(loaded.topic_id, maker=maker)
         room.tree = tree_of(loaded)
-        room._prefix = maker
         return room
-
-    _prefix = ""
 
     def plan(self, *commands: p.Mutation, subject: str = "ann") -> Run:
         """Decide commands, each on the outcome of the one before; the tree stays as it is."""
@@ -97,7 +95,7 @@ class Room:
 
     def _new_id(self, kind: str) -> str:
         self._made += 1
-        return f"{self._prefix}{self.tree.topic_id}-{kind}{self._made}"
+        return f"{self._maker}-{kind}{self._made}"
 
 
 def _entry(command: p.Mutation, planned: Planned, subject: str) -> Entry:

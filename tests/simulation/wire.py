@@ -178,5 +178,3 @@ def _parse(data: bytearray) -> tuple[Frame, int] | None:
         return None
     frame = Frame(Opcode(data[0] & 15), bytes(data[start : start + length]), bool(data[0] & 128))
     return frame, start + length
-
-

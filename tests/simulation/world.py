@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import json
 import random
 from collections import deque
 from collections.abc import Callable
 
-import livetree
 from livetree.core.errors import LivetreeError
+from livetree.live_topic import LiveTopic
 from livetree.transport import SocketClosed
 from livetree_server.app import Application
 from livetree_server.storage.memory import MemoryStore
@@ -44,7 +43,9 @@ class Time:
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(callback)
-        heapq.heappush(self._timers, (self.now + delay, next(self._numbers), timer))
+        # Real time moves on between a timer and the next that it sets: so does this one.
+        at = self.now + max(delay, 0.001)
+        heapq.heappush(self._timers, (at, next(self._numbers), timer))
         return timer
 
     def advance(self, seconds: float) -> None:
@@ -75,9 +76,11 @@ class Link:
     def __init__(self, world: World) -> None:
         self.world = world
         self.wire: Wire | None = Wire(world.application.gateway)
+        self.wire.transport.high = 3_000  # so that a deaf reader soon counts as slow
         self.up: deque[str] = deque()
         self.down: deque[str] = deque()
         self.closed: SocketClosed | None = None
+        self.deaf = False
         self._arrived: deque[str] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -108,13 +111,17 @@ class Link:
         text = self.up.popleft()
         if self.wire is not None:
             self.wire.send(text)
-            if twice and '"op"' in text and '"mutation"' in text:
+            self.world.note("up")
+            if twice and '"mutation"' in text and self.wire is not None:
+                self.world.note("twice")
                 self.wire.send(text)
 
     def collect(self) -> None:
         """Take what the server has written onto the way down."""
-        if self.wire is None:
+        if self.wire is None or self.deaf:
             return
+        if self.wire.transport.paused:
+            self.world.note("slow")
         for frame in self.wire.frames():
             if frame.opcode == 1:
                 self.down.append(bytes(frame.data).decode())
@@ -129,7 +136,9 @@ class Link:
             first, second = self.down[0], self.down[1]
             if _is_delta(first) and _is_delta(second):
                 self.down[0], self.down[1] = second, first
+                self.world.note("swapped")
         text = self.down.popleft()
+        self.world.note("down")
         self._arrived.append(text)
         if rng is not None and _is_delta(text) and rng.random() < 0.05:
             self._arrived.append(text)
@@ -175,12 +184,13 @@ class World:
         self.calm = False
         self.down = False
         self._ids = random.Random(seed + 1)
-        self._client_count = clients
-        self.clients: list[livetree.Client] = []
-        self.mirrors: list[livetree.LiveTopic] = []
+        self.client_count = clients
+        self.born = asyncio.Event()
+        self.events: dict[str, int] = {}
+        self.mirrors: list[LiveTopic] = []
         self.tasks: set[asyncio.Task[None]] = set()
-        self.acknowledged: dict[str, str] = {}
-        self.refusals: dict[str, int] = {}
+        self.created: set[str] = set()
+        self.deleted: set[str] = set()
         self.application = self._start()
 
     def _start(self) -> Application:
@@ -205,6 +215,25 @@ class World:
 
     # Running ----------------------------------------------------------------------------
 
+    def note(self, event: str) -> None:
+        """Count something that happened."""
+        self.events[event] = self.events.get(event, 0) + 1
+
+    def deliver_all(self) -> None:
+        """Deliver everything that is on its way, once, in order."""
+        for link in list(self.links):
+            while link.up:
+                link.deliver_up()
+            link.collect()
+            while link.down:
+                link.deliver_down(None)
+
+    async def stop(self) -> None:
+        """End the server, whatever it is doing."""
+        for link in list(self.links):
+            link.cut()
+        await self.application.rooms.__aexit__()
+
     async def settle(self, turns: int) -> None:
         """Let everyone act on what has arrived."""
         for _ in range(turns):
@@ -222,8 +251,12 @@ class World:
             self._act(rng)
         elif kind < 0.92:
             self.time.advance(rng.choice((0.05, 0.3, 1.5)))
-        elif kind < 0.95 and self.links:
+        elif kind < 0.94 and self.links:
             rng.choice(self.links).cut()
+            self.note("cut")
+        elif kind < 0.96 and self.links:
+            link = rng.choice(self.links)
+            link.deaf = not link.deaf
         elif kind < 0.97:
             await self.application.rooms.sweep()
         elif kind < 0.98:
@@ -246,6 +279,7 @@ class World:
 
     def _break_next_commit(self, rng: random.Random) -> None:
         self.store.fail_next(after_commit=rng.random() < 0.5)
+        self.note("failed commit")
 
     async def crash(self) -> None:
         """Kill the server: what was not durable is gone, what was comes back."""
@@ -254,16 +288,17 @@ class World:
         for task in list(self.application.rooms._tasks):
             task.cancel()
         self.application = self._start()
+        self.note("crash")
 
     def _act(self, rng: random.Random) -> None:
-        mirror = rng.choice(self.mirrors)
-        if mirror.tree is None or len(self.tasks) > 60:
+        if len(self.tasks) > 60:
             return
+        mirror = rng.choice(self.mirrors)
         task = asyncio.create_task(self._command(mirror, rng))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _command(self, mirror: livetree.LiveTopic, rng: random.Random) -> None:
+    async def _command(self, mirror: LiveTopic, rng: random.Random) -> None:
         nodes = [node.id for node in mirror.tree.nodes()]
         some = rng.choice(nodes) if nodes else None
         kind = rng.random()
@@ -271,52 +306,44 @@ class World:
         try:
             if some is None or kind < 0.4:
                 parent = rng.choice([*nodes, None])
-                made = await mirror.create(
-                    text=text, role=rng.choice(("user", "assistant")), parent=parent
-                )
-                self.acknowledged[made] = text
+                role = rng.choice(("user", "assistant"))
+                made = await mirror.create(text, role=role, parent=parent)
+                self.created.add(made.message_id)
             elif kind < 0.5:
-                self.acknowledged[await mirror.edit(some, text=text)] = text
+                self.created.add((await mirror.edit(some, text)).message_id)
             elif kind < 0.6:
                 await mirror.update(some, text=text)
-                self.acknowledged.pop(some, None)
             elif kind < 0.7:
                 await mirror.update(some, parent=rng.choice(nodes))
             elif kind < 0.82:
-                await mirror.delete(some, cascade=rng.random() < 0.3)
+                gone = await mirror.delete(some, cascade=rng.random() < 0.3)
+                self.deleted.update(gone.deleted)
             elif kind < 0.9:
                 await mirror.set_active(some)
             elif kind < 0.95:
                 await mirror.rename(text)
             elif kind < 0.96:
-                await mirror.clear()
+                self.deleted.update((await mirror.clear()).deleted)
             else:
-                await mirror.set_metadata(rng.choice("abc"), rng.randrange(100))
+                await mirror.set_metadata_namespace(rng.choice("abc"), rng.randrange(100))
+            self.note("acknowledged")
         except LivetreeError as error:
-            self.refusals[error.code] = self.refusals.get(error.code, 0) + 1
+            self.note(f"refused {error.code}")
 
     async def calm_down(self) -> None:
         """End all faults and let everyone finish."""
         self.calm = True
+        for link in self.links:
+            link.deaf = False
         self.store.heal()
         for _ in range(3000):
-            for link in list(self.links):
-                while link.up:
-                    link.deliver_up()
-                link.collect()
-                while link.down:
-                    link.deliver_down(None)
+            self.deliver_all()
             await self.settle(4)
             self.time.advance(0.1)
-            if not self.tasks and all(mirror.synced for mirror in self.mirrors):
+            if not self.tasks and all(mirror.is_synced for mirror in self.mirrors):
                 if not any(link.up or link.down for link in self.links):
                     loaded = await self.store.load(TOPIC)
                     if all(mirror.seq == loaded.seq for mirror in self.mirrors):
                         return
-        states = [(mirror.synced, mirror.seq) for mirror in self.mirrors]
+        states = [(mirror.is_synced, mirror.seq) for mirror in self.mirrors]
         raise AssertionError(f"not calm: {len(self.tasks)} tasks, mirrors {states}")
-
-
-def pretty(frame: str) -> str:
-    """Return a frame for a failure's message."""
-    return json.dumps(json.loads(frame))[:300]

@@ -118,7 +118,11 @@ def test_values_nest_100_levels_and_no_more(opening: str):
         check(nested(MAX_DEPTH + 1))
 
 
-@pytest.mark.parametrize("raw", [b"[" * 100_000 + b"]" * 100_000, b"[" * 100_000, b'{"":' * 100_000])
+@pytest.mark.parametrize(
+    "raw",
+    [b"[" * 100_000 + b"]" * 100_000, b"[" * 100_000, b'{"":' * 100_000],
+    ids=["whole", "open", "objects"],
+)
 def test_endless_nesting_is_refused_like_any_other_fault(raw: bytes):
     with pytest.raises(Validation):
         check(raw)

@@ -10,7 +10,8 @@ def test_what_a_caller_may_bring_as_an_id(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x" * 65, "a b", "a\n", "\na", "a.b", "a/b", "$x", "é", "\u0661", "a\0", "\U0001f600"]
+    "text",
+    ["", "x" * 65, "a b", "a\n", "\na", "a.b", "a/b", "$x", "é", "\u0661", "a\0", "\U0001f600"],
 )
 def test_what_a_caller_may_not_bring_as_an_id(text: str):
     assert not is_id(text)

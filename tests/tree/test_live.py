@@ -1,6 +1,4 @@
 import json
-import sys
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +11,8 @@ from livetree.core.content import MAX_DATA_BYTES, check_data, parts_checksum
 from livetree.core.errors import InvalidOperation, LivetreeError, TooLarge, Validation
 from livetree.core.live import MAX_OPS, MAX_PARTS, LiveReply
 from msgspec import Raw
+
+from tests.tree.costs import peak, steps
 
 Op = p.TextOp | p.PutOp
 Parts = list[dict[str, Any]]
@@ -337,9 +337,7 @@ def test_L7_a_reply_that_nobody_has_written_has_nothing_to_tell():
 
 
 @given(sequences(), st.data())
-def test_L7_a_viewer_that_stays_and_one_that_comes_and_goes_see_the_same(
-    ops: list[Op], data: Any
-):
+def test_L7_a_viewer_that_stays_and_one_that_comes_and_goes_see_the_same(ops: list[Op], data: Any):
     host, stays, goes = LiveReply(5), LiveReply(5), LiveReply(5)
     for place, op in enumerate(ops):
         host.take(place + 1, [op])
@@ -440,25 +438,6 @@ def test_its_repr_has_no_text():
 # Costs, counted in Python's own steps -------------------------------------------------------
 
 
-def steps(work: Any) -> int:
-    """Count the bytecodes that a call runs."""
-    count = 0
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def test_appending_costs_the_same_however_long_the_reply_is():
     reply = LiveReply(5)
 
@@ -487,15 +466,8 @@ def test_L7_a_tail_costs_what_was_missed_not_what_there_is():
 
 def test_L7_a_viewer_that_always_lags_costs_no_more_memory_than_it_misses():
     reply = written(*[t("x" * 9)] * 50_000)
-
-    def peak() -> int:
-        reply.take(reply.n + 1, [t("y" * 9)])
-        tracemalloc.start()
-        try:
-            assert reply.tail(reply.n - 1) == [t("y" * 9)]
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+    reply.take(reply.n + 1, [t("y" * 9)])
 
     # The whole text has 450,000 bytes; joining it for each tail would be quadratic.
-    assert peak() < 10_000
+    assert peak(lambda: reply.tail(reply.n - 1)) < 10_000
+    assert reply.tail(reply.n - 1) == [t("y" * 9)]

@@ -155,9 +155,7 @@ def test_a_topic_must_have_an_id_that_is_one(topic_id: str):
     ],
     ids=count(),
 )
-def test_metadata_is_an_object_that_every_client_can_read(
-    metadata: Raw, kind: type[LivetreeError]
-):
+def test_metadata_is_an_object_that_every_client_can_read(metadata: Raw, kind: type[LivetreeError]):
     topic = topic_of("u1")
 
     topic.refuse(p.TopicSetMetadata(metadata=metadata), kind)
@@ -188,6 +186,15 @@ def test_an_imported_topic_is_one_commit_with_all_its_messages():
     assert tree.node("u1").author == "ann"
     assert (tree.node("a1").model_id, tree.node("a1").status) == ("m", "paused")
     assert {node.version for node in tree.nodes()} == {1}
+
+
+def test_X4_the_birth_of_a_topic_is_a_change_even_if_it_has_nothing():
+    tree, result = born(
+        ImportTopic(name="", metadata={}, nodes=[], active_node_id=None, last_activity_at=0)
+    )
+
+    assert (tree.seq, result["seq"]) == (1, 1)
+    assert tree.state == {"name": "", "metadata": {}, "lastActivityAt": 0, "live": {}}
 
 
 def test_what_an_import_decides_knows_its_previews_like_the_tree_that_it_makes():
@@ -689,9 +696,7 @@ def test_T5_the_pointer_on_a_deleted_message_falls_back(
 GROUP = ("u > a:1 > x", "u > b:1 > y", "u > c:1 > z")
 
 
-@pytest.mark.parametrize(
-    ("gone", "heir"), [("a", "b"), ("b", "c"), ("c", "b")]
-)
+@pytest.mark.parametrize(("gone", "heir"), [("a", "b"), ("b", "c"), ("c", "b")])
 def test_T7_a_reply_on_the_active_path_hands_its_children_to_a_neighbour(gone: str, heir: str):
     child = {"a": "x", "b": "y", "c": "z"}[gone]
     topic = topic_of(*GROUP, active=child)
@@ -1203,9 +1208,7 @@ def test_L8_a_finish_names_what_was_written_and_carries_no_parts():
 def test_L8_a_reply_may_end_without_a_word(status: Any):
     topic = topic_of("u1 > a1*")
 
-    topic.do(
-        p.StreamFinish(message_id="a1", epoch=topic.tree.live["a1"], n=0, status=status)
-    )
+    topic.do(p.StreamFinish(message_id="a1", epoch=topic.tree.live["a1"], n=0, status=status))
 
     assert topic.deltas[-1].ended == {}
     assert (topic.node("a1").status, topic.data("a1")) == (status, {"parts": []})
@@ -1307,9 +1310,7 @@ def test_L10_a_lease_that_ends_is_an_offer_and_the_next_writer_goes_on():
     topic.do(p.StreamClaim(message_id="a1"))
     assert topic.replies["a1"].parts() == [{"type": "text", "text": "half"}]
     topic.write("a1", " more")
-    topic.do(
-        p.StreamFinish(message_id="a1", epoch=topic.tree.live["a1"], n=topic.replies["a1"].n)
-    )
+    topic.do(p.StreamFinish(message_id="a1", epoch=topic.tree.live["a1"], n=topic.replies["a1"].n))
 
     assert topic.data("a1") == {"parts": [{"type": "text", "text": "half more"}]}
 
@@ -1385,9 +1386,7 @@ GUARDED: list[p.Mutation] = [
 
 @pytest.mark.parametrize("command", GUARDED, ids=count())
 @pytest.mark.parametrize("mark", ["*", "+"])
-def test_L3_what_would_disturb_a_live_reply_is_refused_and_names_it(
-    command: p.Mutation, mark: str
-):
+def test_L3_what_would_disturb_a_live_reply_is_refused_and_names_it(command: p.Mutation, mark: str):
     topic = topic_of(f"u1 > a1 > u2 > s{mark}", "a1 > r1 > b1")
 
     refusal = topic.refuse(command, TopicLive)
@@ -1488,9 +1487,7 @@ def test_T9_what_a_batch_made_and_took_back_is_as_if_never_made():
     topic.do(p.Batch(commands=[create_n, p.MessageDelete(message_id="n")]))
 
     assert topic.deltas == []
-    topic.refuse(
-        p.Batch(commands=[create_n, p.MessageDelete(message_id="n"), create_n]), Conflict
-    )
+    topic.refuse(p.Batch(commands=[create_n, p.MessageDelete(message_id="n"), create_n]), Conflict)
 
 
 def test_T9_commands_of_a_batch_belong_to_its_topic_and_its_name():
@@ -1531,9 +1528,7 @@ def test_T8_a_batchs_base_is_that_of_each_command_without_its_own():
     seen = touched(topic, "u1")
     update = p.MessageUpdate(message_id="u1", text="x")
 
-    refusal = topic.refuse(
-        p.Batch(base=seen, commands=[p.TopicUpdate(name="n"), update]), Conflict
-    )
+    refusal = topic.refuse(p.Batch(base=seen, commands=[p.TopicUpdate(name="n"), update]), Conflict)
     assert refusal.details["command"] == 1
     own = p.MessageUpdate(message_id="u1", text="x", base=topic.tree.seq)
     topic.do(p.Batch(base=seen, commands=[p.TopicUpdate(name="n"), own]))

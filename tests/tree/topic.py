@@ -100,16 +100,19 @@ class Topic:
         return planned.result
 
     def fold(self, planned: Planned, old: Tree) -> None:
-        """Apply what was decided, and prove it equal in every way to get there."""
+        """Apply what was decided on the tree as it is, and prove it to be what was decided."""
         delta = planned.delta
         assert delta is not None
         assert planned.result["seq"] == delta.seq == self.tree.seq + 1
-        written = {each: planned.draft.node(each).data for each in delta.ended}
         # The draft must not be looked at once that over which it lies has changed.
         decided = canonical_form(planned.draft) | {"seq": delta.seq, "commit": delta.commit}
+        self.adopt(delta, ended_data(planned), old)
+        assert_equal_everywhere(decided=decided, applied=self.tree)
+
+    def adopt(self, delta: p.Delta, written: dict[str, Raw], old: Tree) -> None:
+        """Apply a delta, and prove that it leads from the snapshot before to the one after."""
         assert self.tree.apply(delta, written), "the digest is not the delta's"
         self.deltas.append(delta)
-        assert_equal_everywhere(decided=decided, applied=self.tree)
         check_invariants(self.tree)
         check_folds(old, [delta], self.tree, written)
         self._follow_live()
@@ -180,6 +183,17 @@ class Topic:
 
     def ids(self) -> set[str]:
         return {node.id for node in self.tree.nodes()}
+
+
+def ended_data(planned: Planned) -> dict[str, Raw]:
+    """Return the data of the replies that a command ended, which its delta doesn't carry."""
+    assert planned.delta is not None
+    found = {}
+    for message_id in planned.delta.ended:
+        data = planned.draft.node(message_id).data
+        assert data is not UNSET
+        found[message_id] = data
+    return found
 
 
 def topic_of(*lines: str, active: str | None = "", activity: int = 0) -> Topic:

@@ -118,6 +118,7 @@ class Mirror:
         self._early: dict[str, p.Node] = {}
         self._fetch: FetchDeltas | None = None
         self._reopen: Literal["no", "due", "asked"] = "no"
+        self._awaits_snapshot = False
         self._reopened_at: float | None = None
         self._snapshot_at: float | None = None
         self._target: p.Synced | None = None
@@ -148,16 +149,15 @@ class Mirror:
         if self._reopen == "due":
             self._reopened_at = now
         self._reopen = "asked"
+        self._awaits_snapshot = self.tree is None or self._void
         self._chunks = []
         self._asked_about = set(self._doubted)
         if self.tree is None or self._void:
             self._snapshot_at = now
             return p.Resume(topic=self.topic_id)
-        streams = {
-            # Of no epoch, so that the whole text comes.
-            message_id: (0, 0) if message_id in self._doubted else (reply.epoch, reply.n)
-            for message_id, reply in self.replies.items()
-        }
+        streams = {key: (reply.epoch, reply.n) for key, reply in self.replies.items()}
+        for message_id in self._doubted:
+            streams[message_id] = (0, 0)  # of no epoch, so that the whole text comes
         return p.Resume(
             topic=self.topic_id, seq=self.tree.seq, commit=self.tree.commit, streams=streams
         )
@@ -283,6 +283,8 @@ class Mirror:
         else:
             self._apply_next(delta, now)
             self._apply_ahead(now)
+            if self._ahead:
+                self._ask_for_deltas()
 
     def _take_page(self, page: Deltas, now: float) -> None:
         tree = self.tree
@@ -312,8 +314,6 @@ class Mirror:
         while (delta := self._ahead.pop(tree.seq + 1, None)) is not None:
             if not self._apply_next(delta, now):
                 return
-        if self._ahead:
-            self._ask_for_deltas()
 
     def _apply_next(self, delta: p.Delta, now: float) -> bool:
         """Apply a delta if it is the next; tells whether it is applied now."""
@@ -430,10 +430,9 @@ class Mirror:
             self._held_bytes = sum(map(_size, self._held))
         for frame in known:
             self._take_stream(frame, now)
-        if not self._held and self._unheld:
-            for message_id in self._unheld & tree.live.keys():
-                self._doubt(message_id, now)
-            self._unheld.clear()
+        for message_id in [each for each in self._unheld if tree.live.get(each)]:
+            self._unheld.remove(message_id)
+            self._doubt(message_id, now)
 
     def _doubt(self, message_id: str, now: float) -> None:
         """Some of a reply's text is missing: until it comes whole, it stays as it is."""
@@ -476,9 +475,10 @@ class Mirror:
                 self._warm.note(node.id, node.data)
         self.tree = tree
         self.replies = {live.message_id: LiveReply.of(live) for live in first.live}
-        self._void = self._broken = self._caught_up = False
+        self._void = self._broken = self._caught_up = self._awaits_snapshot = False
         self._fetch = self._target = None
         self._doubted.clear()
+        self._unheld.clear()
         self._early.clear()
         if old is not None:
             self._changes.append(c.Reset(first.reset))
@@ -487,6 +487,8 @@ class Mirror:
         if tree.digest != first.digest:
             self._drifted(now)
         self._apply_ahead(now)
+        if self._ahead:
+            self._ask_for_deltas()
 
     # Being equal ------------------------------------------------------------------------
 
@@ -500,7 +502,7 @@ class Mirror:
             self._break("the snapshot did not come whole", now)
             return
         if self._void:
-            self.drifts += self._reopen == "no"  # the answer was no snapshot
+            self.drifts += self._awaits_snapshot  # which did not come
             self._ask_to_reopen("the mirror has drifted", now)
             return
         if self._doubted:

@@ -54,7 +54,10 @@ class Answers:
             case c.Streamed(message_id=message_id) if message_id in self._replies:
                 self._shown.add(message_id)
                 self._transcript.grown(message_id, change.ops, reset=change.reset)
+            case c.Committed(delta=delta):
+                self._transcript.passed(delta)
             case c.Reset() | c.Skipped():
+                self._transcript.restart()
                 changes = self._live.changes()
                 for message_id in self._replies:
                     if self._live.parts(message_id):

@@ -28,9 +28,9 @@ SECTIONS: Final = {
     "Bots": (bot,),
 }
 
+FAILED: Final = 1
 INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
-"""As a shell counts a process that the signal ended: 128 and its number."""
+"""As a shell counts a process that SIGINT ended."""
 
 
 class _Program(click.Group):
@@ -93,18 +93,20 @@ def run(arguments: Sequence[str]) -> int:
         return int(status or 0)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except SystemExit as ended:  # click's own way to take a reader's going
+        return ended.code if isinstance(ended.code, int) else FAILED
     except BaseException as raised:
         error = _only(raised)
         if isinstance(error, KeyboardInterrupt):
             return INTERRUPTED
         if isinstance(error, BrokenPipeError):
             _drop_output()
-            return BROKEN_PIPE
+            return FAILED
         if wants_tracebacks():
             traceback.print_exception(raised)
         with contextlib.suppress(OSError):
             click.echo(f"livetree: {sentence(error)}", err=True)
-        return error.exit_code if isinstance(error, click.ClickException) else 1
+        return error.exit_code if isinstance(error, click.ClickException) else FAILED
 
 
 def sentence(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import click
 
 from ..config import DEFAULT_PORT, Config
 from . import data
+from .terminal import log_at
 
 __all__ = ["serve"]
 
@@ -69,7 +70,7 @@ def serve(log_level: str, demo: bool, **options: Any) -> None:
     data.prepare(config.data)
     from ..app import run
 
-    _log_at(log_level)
+    log_at(log_level)
     run(_serve(config, sock, demo))
 
 
@@ -138,11 +139,3 @@ def _reachable(host: str) -> str:
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _log_at(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
-    # It tells of its own start and stop, which says nothing to our users.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -78,6 +78,7 @@ async def _fetch(live: LiveTopic) -> None:
 
 def _show(live: LiveTopic, transcript: Transcript) -> None:
     """Write the selected branch."""
+    transcript.restart()
     title = clipped(live.name, 70) or live.id
     transcript.line(f"== {title} ({len(live.tree)} messages, commit {live.seq})")
     for node in live.path():

@@ -49,5 +49,5 @@ def log_at(level: str) -> None:
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
     # They tell of their own starts and requests, which says nothing to our users.
-    for name in ("uvicorn", "websockets", "httpx2", "httpcore2"):
+    for name in ("alembic", "uvicorn", "websockets", "httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)

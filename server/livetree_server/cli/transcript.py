@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import msgspec
@@ -27,6 +27,8 @@ STATES: Final = {
     "paused": "stopped",
 }
 
+Op: TypeAlias = p.TextOp | p.PutOp
+
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -40,8 +42,9 @@ class Transcript:
     """
     Writes a topic's lines to standard output.
 
-    Text that grows stays on its line until something else is to be said; what belongs
-    to another reply begins a line of its own.
+    Text that grows stays on its line until something else is to be said. Of several
+    replies that grow at a time one is shown; the others follow when it has ended, or
+    when they have.
 
     """
 
@@ -50,6 +53,10 @@ class Transcript:
         self._growing: tuple[str, int] | None = None
         """The message and the part whose text the last line ends with."""
         self._at_start = True
+        self._current: str | None = None
+        """The reply that is shown as it grows."""
+        self._held: dict[str, list[Op]] = {}
+        """What others have grown by meanwhile."""
 
     def line(self, text: str) -> None:
         """Write a line."""
@@ -63,6 +70,12 @@ class Transcript:
         self._at_start = True
         self._growing = None
 
+    def restart(self) -> None:
+        """Forget which replies grow: all is written anew."""
+        self.end()
+        self._current = None
+        self._held.clear()
+
     def message(self, node: p.Node) -> None:
         """Write a message with its whole text; one that is being written stays open."""
         parts = self._topic.parts(node.id)
@@ -71,6 +84,7 @@ class Transcript:
         for place, part in enumerate(parts):
             self._part(node, place, part)
         if node.status == "pending" and parts:
+            self._current = node.id
             return
         if node.status != "success":
             self.line(f"{speaker(node)}: ({STATES[node.status]})")
@@ -78,13 +92,39 @@ class Transcript:
             self.line(f"{speaker(node)}: (empty)")
         self.end()
 
-    def grown(self, message_id: str, ops: Iterable[p.TextOp | p.PutOp], *, reset: bool) -> None:
-        """Write what a reply has grown by."""
+    def grown(self, message_id: str, ops: Iterable[Op], *, reset: bool) -> None:
+        """Write what a reply has grown by, at once or when it is its turn."""
+        if reset:
+            self._held.pop(message_id, None)
+        self._held.setdefault(message_id, []).extend(ops)
+        if self._current in (None, message_id):
+            if reset:
+                self.end()
+            self._release(message_id)
+
+    def delta(self, delta: p.Delta) -> None:
+        """Write what a commit has changed, after what was written of the replies it ended."""
+        over = self._release_ended(delta)
+        by = f" by {clipped(delta.cause.by, 40)}" if delta.cause.by else ""
+        changes = [*self._put(delta), *self._rest(delta)]
+        if changes:
+            self.line(f"#{delta.seq} {delta.cause.op}{by}")
+        for change in changes:
+            self.line(f"  {change}")
+        self._go_on(over)
+
+    def passed(self, delta: p.Delta) -> None:
+        """Take note of a commit that isn't to be written."""
+        self._go_on(self._release_ended(delta))
+
+    # Whose turn it is -------------------------------------------------------------------
+
+    def _release(self, message_id: str) -> None:
+        ops = self._held.pop(message_id, [])
         if message_id not in self._topic.tree:
             return
+        self._current = message_id
         node = self._topic.node(message_id)
-        if reset:
-            self.end()
         for op in ops:
             if isinstance(op, p.TextOp):
                 self._text(node, op.part, op.text)
@@ -92,14 +132,21 @@ class Transcript:
                 self.end()  # whatever was there is replaced
                 self._part(node, op.part, _decode(op.value))
 
-    def delta(self, delta: p.Delta) -> None:
-        """Write what a commit has changed."""
-        by = f" by {clipped(delta.cause.by, 40)}" if delta.cause.by else ""
-        changes = [*self._put(delta), *self._rest(delta)]
-        if changes:
-            self.line(f"#{delta.seq} {delta.cause.op}{by}")
-        for change in changes:
-            self.line(f"  {change}")
+    def _release_ended(self, delta: p.Delta) -> set[str]:
+        over = {put.id for put in delta.put if put.status is not UNSET and put.role is UNSET}
+        over.update(delta.drop)
+        current = self._current
+        for message_id in over & self._held.keys():
+            self._release(message_id)
+        self._current = current
+        return over
+
+    def _go_on(self, over: set[str]) -> None:
+        if self._current in over:
+            self._current = None
+            self.end()
+        if self._current is None and self._held:
+            self._release(next(iter(self._held)))
 
     # What changed -----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import httpx2
@@ -52,7 +52,9 @@ class Upstream:
     async def __aexit__(self, *exc: Any) -> None:
         await self._client.__aexit__(*exc)
 
-    async def answer(self, model: str, messages: Sequence[dict[str, Any]]) -> AsyncIterator[Piece]:
+    async def answer(
+        self, model: str, messages: Sequence[dict[str, Any]]
+    ) -> AsyncGenerator[Piece, None]:
         """
         Ask for an answer and yield it as it is written.
 

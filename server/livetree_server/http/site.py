@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import anyio
 import msgspec
 from livetree.core.errors import Forbidden, LivetreeError, Unauthenticated
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive
 
 from ..auth import WRITE, Authenticator, Grant
 
@@ -82,10 +85,12 @@ def make_site(
         progress = bring_in(request.stream(), name, grant.subject, strict)
 
         async def lines() -> AsyncIterator[bytes]:
-            async for each in progress:
-                yield msgspec.json.encode(each) + b"\n"
+            # Who goes before the file is whole has imported nothing.
+            with contextlib.suppress(ClientDisconnect):
+                async for each in progress:
+                    yield msgspec.json.encode(each) + b"\n"
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        return _Duplex(lines(), media_type="application/x-ndjson")
 
     return Starlette(
         routes=[
@@ -95,6 +100,14 @@ def make_site(
             Route("/v1/import", import_file, methods=["POST"]),
         ]
     )
+
+
+class _Duplex(StreamingResponse):
+    """An answer that is made while the request is being read."""
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        """Leave the request alone: each message has one reader, and that isn't this one."""
+        await anyio.sleep_forever()
 
 
 def _grant(auth: Authenticator, request: Request) -> Grant:

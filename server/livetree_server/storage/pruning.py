@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, delete, select, tuple_
+from sqlalchemy import Connection, bindparam, delete, select, tuple_
 
 from .schema import mutation, topic, topic_event
 
@@ -24,6 +24,13 @@ MUTATION_AGE: Final = 30 * _DAY
 
 _TOPICS: Final = 200  # looked at in one call
 _ROWS: Final = 1_000  # removed or looked at in one call, of each table
+
+# One by one: for a list of pairs SQLite would go through the whole table.
+_delete_mutation: Final = (
+    delete(mutation)
+    .where(mutation.c.subject == bindparam("of_subject"))
+    .where(mutation.c.mutation == bindparam("this"))
+)
 
 
 class Pruning:
@@ -52,6 +59,7 @@ class Pruning:
         )
         rows = tx.execute(
             select(topic.c.key, topic.c.seq, topic_event.c.seq, topic_event.c.created_at)
+            .select_from(topic)
             .join(
                 topic_event,
                 (topic_event.c.topic_key == topic.c.key) & (topic_event.c.seq == oldest),
@@ -101,8 +109,12 @@ class Pruning:
         if self._after_mutation is not None:
             looked_at = looked_at.where(tuple_(*name) > self._after_mutation)
         rows = tx.execute(looked_at).all()
-        old = [(subject, each) for subject, each, at in rows if at < now - MUTATION_AGE]
+        old = [
+            {"of_subject": subject, "this": each}
+            for subject, each, at in rows
+            if at < now - MUTATION_AGE
+        ]
         if old:
-            tx.execute(delete(mutation).where(tuple_(*name).in_(old)))
+            tx.execute(_delete_mutation, old)
         last = rows[-1] if len(rows) == _ROWS else None
         self._after_mutation = None if last is None else (last[0], last[1])

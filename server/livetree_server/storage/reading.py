@@ -124,13 +124,17 @@ def commit_at(tx: Connection, topic_id: str, seq: int) -> str | None:
 def mutations(tx: Connection, keys: Sequence[MutationKey]) -> dict[MutationKey, StoredMutation]:
     """As `Store.mutations`."""
     found: dict[MutationKey, StoredMutation] = {}
-    name = mutation.c.subject, mutation.c.mutation
-    columns = *name, mutation.c.request_hash, mutation.c.result
-    for some in _slices([(key.subject, key.mutation) for key in keys]):
-        for subject, each, request_hash, result in tx.execute(
-            select(*columns).where(tuple_(*name).in_(some))
-        ):
-            found[MutationKey(subject, each)] = StoredMutation(request_hash, result)
+    by_subject: dict[str, list[str]] = {}
+    for key in keys:
+        by_subject.setdefault(key.subject, []).append(key.mutation)
+    # Subject by subject: for pairs SQLite would go through the whole table.
+    columns = mutation.c.mutation, mutation.c.request_hash, mutation.c.result
+    for subject, names in by_subject.items():
+        of_subject = select(*columns).where(mutation.c.subject == subject)
+        for some in _slices(names):
+            rows = tx.execute(of_subject.where(mutation.c.mutation.in_(some)))
+            for name, request_hash, result in rows:
+                found[MutationKey(subject, name)] = StoredMutation(request_hash, result)
     return found
 
 

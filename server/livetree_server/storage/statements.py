@@ -21,6 +21,7 @@ from sqlalchemy import (
     insert,
     update,
 )
+from sqlalchemy.dialects import sqlite
 
 from .schema import live, message, mutation, topic, topic_event
 
@@ -49,18 +50,21 @@ class Statement:
             raise ValueError(f"{compiled} takes {order}, not {list(parameters)}")
         self._text = str(compiled)
 
+    def count(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Run it once for each of the rows, and tell how many rows of the database that touched."""
+        if not rows:
+            return 0
+        return tx.exec_driver_sql(self._text, list(rows)).rowcount
+
     def each(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """
-        Run it once for each of the rows; for none, not at all.
+        Run it once for each of the rows.
 
         Raises:
             RuntimeError: If not every row has touched one of the database.
 
         """
-        if not rows:
-            return
-        touched = tx.exec_driver_sql(self._text, list(rows)).rowcount
-        if touched != len(rows):
+        if (touched := self.count(tx, rows)) != len(rows):
             raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
 
     def __repr__(self) -> str:
@@ -121,7 +125,9 @@ class Statements:
         self.delete_message = made(delete(message).where(this_message), "of_topic", "this_id")
 
         self.insert_event = made(insert(topic_event), *topic_event.c.keys())
-        self.insert_mutation = made(insert(mutation), *mutation.c.keys())
+        # One that is stored already is left as it is, and shows in the count.
+        claimed = sqlite.insert(mutation).on_conflict_do_nothing()
+        self.claim_mutation = made(claimed, *mutation.c.keys())
 
         self.insert_live = made(insert(live), *live.c.keys())
         this_live = (live.c.topic_key == bindparam("of_topic")) & (

@@ -13,7 +13,7 @@ from typing import Any
 
 from livetree.core.protocol import Node
 from msgspec import Struct
-from sqlalchemy import Connection, select, tuple_, update
+from sqlalchemy import Connection, select, update
 
 from ..topics.ports import MutationKey, MutationTaken, Run, SeqTaken
 from .changes import (
@@ -25,8 +25,9 @@ from .changes import (
     steps_of,
     touches_live,
 )
+from .reading import mutations
 from .rows import message_row, root_row, state_row, text_of
-from .schema import live, mutation, topic
+from .schema import live, topic
 from .statements import Statements
 
 __all__ = ["Refusal", "Renewal", "renew", "write_runs"]
@@ -43,7 +44,7 @@ class Renewal(Struct, frozen=True):
     until: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Head:
     key: int
     seq: int
@@ -62,9 +63,14 @@ def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> l
 
     """
     heads = _lock_topics(tx, {run.topic_id for run in runs})
-    refusals = _judge(tx, runs, heads)
-    kept = [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
-    _insert_mutations(tx, statements, kept)
+    refusals = _judge(runs, heads, set())
+    if any(refusals) or not _claim_mutations(tx, statements, runs):
+        # Only now is it worth asking which ones are stored.
+        keys = [key for run in runs for key in keys_of(run)]
+        refusals = _judge(runs, heads, set(mutations(tx, keys)))
+        if not _claim_mutations(tx, statements, _kept(runs, refusals)):
+            raise RuntimeError("a run names one mutation twice")
+    kept = _kept(runs, refusals)
     moving = [run for run in kept if run.seq > run.base_seq]
     _insert_topics(tx, statements, moving, heads)
     moving.sort(key=lambda run: heads[run.topic_id].key)
@@ -104,52 +110,52 @@ def _lock_topics(tx: Connection, ids: set[str]) -> dict[str, _Head]:
     }
 
 
-def _judge(tx: Connection, runs: Sequence[Run], heads: dict[str, _Head]) -> list[Refusal | None]:
+def _judge(
+    runs: Sequence[Run], heads: dict[str, _Head], stored: set[MutationKey]
+) -> list[Refusal | None]:
+    """Say for each run why it is refused, where each kept one changes what the next one meets."""
     refusals: list[Refusal | None] = []
-    taken = _stored(tx, [key for run in runs for key in keys_of(run)])
+    taken = set(stored)
+    now = {topic_id: (head.seq, head.deleted) for topic_id, head in heads.items()}
     for run in runs:
         keys = keys_of(run)
-        head = heads.get(run.topic_id)
         if repeated := [key for key in keys if key in taken]:
             refusals.append(MutationTaken(repeated))
-        elif run.base_seq != (head.seq if head else 0) or (head and head.deleted):
+        elif now.get(run.topic_id, (0, False)) != (run.base_seq, False):
             refusals.append(SeqTaken())
         else:
             refusals.append(None)
             taken.update(keys)
-            if run.seq > run.base_seq:
-                # Without a key until its row is there.
-                head = heads.setdefault(run.topic_id, _Head(0, 0, False))
-                head.seq = run.seq
-                head.deleted = run.state.get("deletedAt") is not None
+            now[run.topic_id] = (run.seq, run.state.get("deletedAt") is not None)
     return refusals
 
 
-def _stored(tx: Connection, keys: list[MutationKey]) -> set[MutationKey]:
-    if not keys:
-        return set()
-    columns = mutation.c.subject, mutation.c.mutation
-    asked = [(key.subject, key.mutation) for key in keys]
-    rows = tx.execute(select(*columns).where(tuple_(*columns).in_(asked)))
-    return {MutationKey(subject, name) for subject, name in rows}
+def _kept(runs: Sequence[Run], refusals: Sequence[Refusal | None]) -> list[Run]:
+    return [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
 
 
-def _insert_mutations(tx: Connection, statements: Statements, runs: Sequence[Run]) -> None:
-    statements.insert_mutation.each(
-        tx,
-        [
-            (
-                entry.key.subject,
-                entry.key.mutation,
-                entry.mutation.request_hash,
-                run.now,
-                entry.mutation.result,
-            )
-            for run in runs
-            for entry in run.entries
-            if entry.key is not None and entry.mutation is not None
-        ],
-    )
+def _claim_mutations(tx: Connection, statements: Statements, runs: Sequence[Run]) -> bool:
+    """Store the runs' mutations, or none of them if one is stored already."""
+    rows = [
+        (
+            entry.key.subject,
+            entry.key.mutation,
+            entry.mutation.request_hash,
+            run.now,
+            entry.mutation.result,
+        )
+        for run in runs
+        for entry in run.entries
+        if entry.key is not None and entry.mutation is not None
+    ]
+    if not rows:
+        return True
+    attempt = tx.begin_nested()
+    if statements.claim_mutation.count(tx, rows) == len(rows):
+        attempt.commit()
+        return True
+    attempt.rollback()
+    return False
 
 
 def _insert_topics(
@@ -167,7 +173,7 @@ def _insert_topics(
     )
     ids = [run.topic_id for run in births]
     for topic_id, key in tx.execute(select(topic.c.id, topic.c.key).where(topic.c.id.in_(ids))):
-        heads[topic_id].key = key
+        heads[topic_id] = _Head(key, 0, deleted=False)
     statements.insert_message.each(
         tx, [root_row(heads[run.topic_id].key, run.root_id, run.now) for run in births]
     )

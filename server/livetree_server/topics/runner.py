@@ -112,6 +112,7 @@ class Runner:
         self._watchers: set[Subscriber] = set()
         self._sending: dict[Subscriber, Position] = {}
         self._current: list[Waiting | Job] = []
+        self._unsure = False
         self._persisted: dict[str, int] = {}
 
     @property
@@ -176,6 +177,8 @@ class Runner:
             self.used_at = self._rooms.clock()
 
     async def _step(self) -> None:
+        if self._unsure and not await self._make_sure():
+            return
         if self._room is None:
             await self._load()
         room = self._room
@@ -341,16 +344,16 @@ class Runner:
         A command whose mutation is stored gets its result; any other gets `otherwise`.
 
         """
-        old, self._room = self._room, None
+        self._forget_unborn()
         keys = [job.key for job in jobs if isinstance(job, Waiting) and job.key is not None]
         try:
             stored = await self._rooms.store.mutations(keys) if keys else {}
-            if old is not None and old.tree.seq:
-                await self._follow_log(old)
+            if self._room is not None:
+                await self._follow_log(self._room)
         except (StoreError, LivetreeError) as error:
-            log.warning("topic %s can't be read again: %s", self.topic_id, error)
+            log.warning("topic %s can't be read again yet: %s", self.topic_id, error)
             stored = {}
-            self._drop_watchers()
+            self._unsure = True
         for job in jobs:
             if isinstance(job, CatchUp):
                 continue
@@ -359,27 +362,41 @@ class Runner:
                 outcome = _repeated(job, stored[job.key])
             job.answer(outcome)
 
-    async def _follow_log(self, old: Room) -> None:
-        """Bring a room up to the log's end and keep it; where that fails, start afresh."""
-        at = await self._rooms.store.commit_at(self.topic_id, old.tree.seq)
+    async def _make_sure(self) -> bool:
+        """Read what the database could not tell before; until it does, nothing is answered."""
         try:
-            if at != old.tree.commit:
+            if self._room is not None:
+                await self._follow_log(self._room)
+        except (StoreError, LivetreeError) as error:
+            log.warning("topic %s still can't be read: %s", self.topic_id, error)
+            self._refuse_all(Unavailable("the database can't be read: repeat in a moment"))
+            return False
+        self._unsure = False
+        return True
+
+    async def _follow_log(self, room: Room) -> None:
+        """Bring the room up to the log's end; where that fails, start afresh."""
+        # The room stays in place meanwhile: a subscriber may fall behind at any delta.
+        at = await self._rooms.store.commit_at(self.topic_id, room.tree.seq)
+        try:
+            if at != room.tree.commit:
                 raise RuntimeError("the database has another history")
-            while frames := await self._rooms.store.deltas(self.topic_id, old.tree.seq, 200):
+            while frames := await self._rooms.store.deltas(self.topic_id, room.tree.seq, 200):
                 for frame in frames:
                     delta = p.decode_frame(frame)
                     assert isinstance(delta, p.Delta)
-                    self._rooms.fanout.publish(self.topic_id, old.follow(delta, frame))
-            if old.deleted:
+                    self._rooms.fanout.publish(self.topic_id, room.follow(delta, frame))
+            if room.deleted:
                 self._end("the topic was deleted")
-            else:
-                self._room = old
+        except (StoreError, LivetreeError):
+            raise
         except Exception as error:
             log.warning("topic %s is loaded afresh: %s", self.topic_id, error)
-            self._drop_watchers()
+            self._start_over()
 
-    def _drop_watchers(self) -> None:
-        """Start every subscriber over from the database: nobody may keep what isn't there."""
+    def _start_over(self) -> None:
+        """Forget the room and its subscribers' positions: nobody may keep what isn't there."""
+        self._room = None
         for subscriber in self._watchers:
             self._rooms.fanout.leave(self.topic_id, subscriber)
             self.behind[subscriber] = Position(0, None, {})

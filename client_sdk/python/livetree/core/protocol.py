@@ -101,7 +101,7 @@ Text: TypeAlias = str
 if TYPE_CHECKING:
     NullableRaw: TypeAlias = Raw | None
 else:
-    # As `Raw | None` msgspec would take null alone; so null comes as Raw, and `_read_null` turns it.
+    # Of `Raw | None` msgspec would take null alone: null comes as Raw, and `_read_null` turns it.
     NullableRaw = Raw
 
 encode = msgspec.json.Encoder().encode

@@ -524,8 +524,9 @@ class Draft(View):
             if self.state is not self._base.state
             and not _same_json(self._base.state.get(key), value)
         }
-        if not put and not drop and not state and self.active_node_id == self._base.active_node_id:
-            return None
+        same_active = self.active_node_id == self._base.active_node_id
+        if self.seq and same_active and not put and not drop and not state:
+            return None  # at seq 0 it is a topic's birth, which is a change even without content
         return Delta(
             topic=self.topic_id,
             root_id=self.root_id,

@@ -1,0 +1,20 @@
+"""The implementations of each port."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from livetree_server.storage import MemoryStore, SqliteStore
+from livetree_server.topics.ports import Store
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """Every implementation of `Store`, empty."""
+    made: Store
+    if request.param == "sqlite":
+        made = await SqliteStore.open(tmp_path / "livetree.db")
+    else:
+        made = MemoryStore()
+    yield made
+    await made.close()
