@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import jwt
 from livetree.core.errors import Forbidden, Unauthenticated
 from msgspec import Struct
 
@@ -82,6 +81,9 @@ class Authenticator:
                 f"LIVETREE_SECRET has {len(secret.encode())} bytes; "
                 f"it needs at least {MIN_SECRET_BYTES} random ones"
             )
+        if secret is not None:
+            # It takes its time to be imported, and without a secret there is no need of it.
+            import jwt  # noqa: F401
         self._secret = secret
 
     @property
@@ -95,6 +97,8 @@ class Authenticator:
             return LOCAL
         if not token:
             raise Unauthenticated("this server needs a token: send one in hello")
+        import jwt
+
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
@@ -124,5 +128,7 @@ def issue(
     now: Callable[[], float] = time.time,
 ) -> str:
     """Make a token for a subject: ``topics`` are patterns with read, write or admin."""
+    import jwt
+
     claims = {"sub": subject, "exp": int(now()) + seconds, "livetree.topics": dict(topics)}
     return jwt.encode(claims, secret, algorithm="HS256")

@@ -89,7 +89,14 @@ class Config(Struct, frozen=True, kw_only=True):
                     f"without a secret the server listens for this machine alone, not at "
                     f"{self.host}: set LIVETREE_SECRET to at least {MIN_SECRET_BYTES} random bytes"
                 )
-        elif (length := len(self.secret.encode(errors="surrogateescape"))) < MIN_SECRET_BYTES:
+            return
+        try:
+            length = len(self.secret.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(
+                "LIVETREE_SECRET is no text: write random bytes as base64 or hex"
+            ) from None
+        if length < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"LIVETREE_SECRET has {length} bytes: "
                 f"give it at least {MIN_SECRET_BYTES} random ones, or unset it"

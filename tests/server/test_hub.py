@@ -153,7 +153,7 @@ def test_L1_a_new_worker_is_told_what_is_open_and_no_patterns_end_it():
 
 def test_C2_the_quiet_are_pinged_and_the_silent_are_cut():
     hub = Hub()
-    connection, transport = connected(hub)
+    _, transport = connected(hub)
     ended: list[Connection] = []
 
     hub.tick(19.0, ended.append)

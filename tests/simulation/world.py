@@ -340,10 +340,10 @@ class World:
             self.deliver_all()
             await self.settle(4)
             self.time.advance(0.1)
-            if not self.tasks and all(mirror.is_synced for mirror in self.mirrors):
-                if not any(link.up or link.down for link in self.links):
-                    loaded = await self.store.load(TOPIC)
-                    if all(mirror.seq == loaded.seq for mirror in self.mirrors):
-                        return
+            if self.tasks or any(link.up or link.down for link in self.links):
+                continue
+            loaded = await self.store.load(TOPIC)
+            if all(mirror.is_synced and mirror.seq == loaded.seq for mirror in self.mirrors):
+                return
         states = [(mirror.is_synced, mirror.seq) for mirror in self.mirrors]
         raise AssertionError(f"not calm: {len(self.tasks)} tasks, mirrors {states}")

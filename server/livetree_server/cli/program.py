@@ -88,13 +88,15 @@ def run(arguments: Sequence[str]) -> int:
     """
     _write_whatever_comes()
     try:
-        status = program.main([*arguments], prog_name="livetree", standalone_mode=False)
+        # Not `main`, which has words of its own for Ctrl-C.
+        with program.make_context("livetree", [*arguments]) as context:
+            status = program.invoke(context)
         sys.stdout.flush()
         return int(status or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except SystemExit as ended:  # click's own way to take a reader's going
-        return ended.code if isinstance(ended.code, int) else FAILED
     except BaseException as raised:
         error = _only(raised)
         if isinstance(error, KeyboardInterrupt):

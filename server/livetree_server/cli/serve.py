@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import socket
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -65,6 +65,8 @@ def serve(log_level: str, demo: bool, **options: Any) -> None:
     machine only, and whoever connects is the one local user; with it, everyone needs a
     token (see livetree token).
     """
+    # What is imported stays: looking through it for garbage would delay the start.
+    gc.disable()
     config = Config.read(**options)
     sock = _listen(config.host, config.port)
     data.prepare(config.data)
@@ -91,7 +93,8 @@ async def _serve(config: Config, sock: socket.socket, demo: bool) -> None:
         with data.announced(config.data, own_url):
             url = _url(config.host, port)
             click.echo(f"livetree {application.version} serves {url} with data in {config.data}")
-            sys.stdout.flush()
+            gc.freeze()
+            gc.enable()
             async with _beside(_demo(config, own_url) if demo else None):
                 await serving
     await serving

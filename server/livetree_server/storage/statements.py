@@ -7,7 +7,8 @@ lists of plain tuples they then cost little more than the driver itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -15,17 +16,21 @@ from sqlalchemy import (
     Delete,
     Dialect,
     Insert,
+    Select,
+    Text,
     Update,
     bindparam,
+    column,
     delete,
     insert,
+    select,
     update,
+    values,
 )
-from sqlalchemy.dialects import sqlite
 
 from .schema import live, message, mutation, topic, topic_event
 
-__all__ = ["Statement", "Statements"]
+__all__ = ["Lookup", "Statement", "Statements"]
 
 
 class Statement:
@@ -71,6 +76,49 @@ class Statement:
         return f"<Statement {self._text}>"
 
 
+class Lookup:
+    """
+    A query for a list of keys, compiled once for each power of two of them.
+
+    Args:
+        dialect: The database's.
+        query: Makes the query for some keys; it has no parameters but them, in their order.
+
+    """
+
+    __slots__ = ("_dialect", "_query", "_texts")
+
+    def __init__(
+        self, dialect: Dialect, query: Callable[[Sequence[tuple[str, ...]]], Select[Any]]
+    ) -> None:
+        self._dialect = dialect
+        self._query = query
+        self._texts: dict[int, str] = {}
+
+    def rows(self, tx: Connection, keys: Sequence[tuple[str, ...]]) -> list[Any]:
+        """Return what is found; the same row may come twice."""
+        found: list[Any] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            some = keys[start : start + _AT_ONCE]
+            size = 1 << (len(some) - 1).bit_length()
+            filled = [*some, *[some[-1]] * (size - len(some))]
+            found += tx.exec_driver_sql(self._text(filled), tuple(chain(*filled))).all()
+        return found
+
+    def _text(self, keys: Sequence[tuple[str, ...]]) -> str:
+        text = self._texts.get(len(keys))
+        if text is None:
+            query = self._query(keys).compile(
+                dialect=self._dialect, compile_kwargs={"render_postcompile": True}
+            )
+            text = self._texts[len(keys)] = str(query)
+        return text
+
+    def __repr__(self) -> str:
+        return f"<Lookup {self._query.__name__}>"
+
+
+_AT_ONCE: Final = 512
 _TOPIC_STATE: Final = ("deleted_at", "name", "name_folded", "metadata", "other_state")
 
 
@@ -81,21 +129,24 @@ class Statements:
         def made(what: Insert | Update | Delete, *parameters: str) -> Statement:
             return Statement(dialect, what, parameters)
 
-        def values(*names: str) -> dict[str, Any]:
+        def named(*names: str) -> dict[str, Any]:
             return {name: bindparam(name) for name in names}
+
+        self.lock_topics = Lookup(dialect, _topics_to_lock)
+        self.find_mutations = Lookup(dialect, _stored_mutations)
 
         times = ("last_activity_at", "last_created_at")
         born = ("id", "root_id", "seq", "commit_id", "digest", *times, "created_at", *_TOPIC_STATE)
-        self.insert_topic = made(insert(topic).values(**values(*born)), *born)
+        self.insert_topic = made(insert(topic).values(**named(*born)), *born)
 
         moves = ("seq", "commit_id", "digest", "active_node_id", *times)
         at_base = (topic.c.key == bindparam("topic_key")) & (topic.c.seq == bindparam("base"))
         self.advance_topic = made(
-            update(topic).where(at_base).values(**values(*moves)), *moves, "topic_key", "base"
+            update(topic).where(at_base).values(**named(*moves)), *moves, "topic_key", "base"
         )
         this_topic = topic.c.key == bindparam("topic_key")
         self.restate_topic = made(
-            update(topic).where(this_topic).values(**values(*_TOPIC_STATE)),
+            update(topic).where(this_topic).values(**named(*_TOPIC_STATE)),
             *_TOPIC_STATE,
             "topic_key",
         )
@@ -106,7 +157,7 @@ class Statements:
         )
 
         def changing(*names: str) -> Statement:
-            changed = update(message).where(this_message).values(**values(*names))
+            changed = update(message).where(this_message).values(**named(*names))
             return made(changed, *names, "of_topic", "this_id")
 
         self.move_message = changing("parent_id")
@@ -125,12 +176,30 @@ class Statements:
         self.delete_message = made(delete(message).where(this_message), "of_topic", "this_id")
 
         self.insert_event = made(insert(topic_event), *topic_event.c.keys())
-        # One that is stored already is left as it is, and shows in the count.
-        claimed = sqlite.insert(mutation).on_conflict_do_nothing()
-        self.claim_mutation = made(claimed, *mutation.c.keys())
+        self.insert_mutation = made(insert(mutation), *mutation.c.keys())
 
         self.insert_live = made(insert(live), *live.c.keys())
         this_live = (live.c.topic_key == bindparam("of_topic")) & (
             live.c.message_id == bindparam("this_id")
         )
         self.delete_live = made(delete(live).where(this_live), "of_topic", "this_id")
+
+
+def _topics_to_lock(keys: Sequence[tuple[str, ...]]) -> Select[Any]:
+    return (
+        select(topic.c.id, topic.c.key, topic.c.seq, topic.c.deleted_at)
+        .where(topic.c.id.in_([topic_id for (topic_id,) in keys]))
+        .order_by(topic.c.key)
+        .with_for_update()
+    )
+
+
+def _stored_mutations(keys: Sequence[tuple[str, ...]]) -> Select[Any]:
+    # Joined, because for `(subject, mutation) IN (...)` SQLite goes through the whole table.
+    asked = values(column("subject", Text), column("mutation", Text), name="asked")
+    these = asked.data(keys).cte("asked")
+    return select(mutation.c.subject, mutation.c.mutation).join_from(
+        these,
+        mutation,
+        (mutation.c.subject == these.c.subject) & (mutation.c.mutation == these.c.mutation),
+    )

@@ -25,7 +25,6 @@ from .changes import (
     steps_of,
     touches_live,
 )
-from .reading import mutations
 from .rows import message_row, root_row, state_row, text_of
 from .schema import live, topic
 from .statements import Statements
@@ -62,15 +61,17 @@ def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> l
         Exception: If the database refuses a row; then the transaction is void.
 
     """
-    heads = _lock_topics(tx, {run.topic_id for run in runs})
-    refusals = _judge(runs, heads, set())
-    if any(refusals) or not _claim_mutations(tx, statements, runs):
-        # Only now is it worth asking which ones are stored.
-        keys = [key for run in runs for key in keys_of(run)]
-        refusals = _judge(runs, heads, set(mutations(tx, keys)))
-        if not _claim_mutations(tx, statements, _kept(runs, refusals)):
-            raise RuntimeError("a run names one mutation twice")
-    kept = _kept(runs, refusals)
+    heads = {
+        topic_id: _Head(key, seq, deleted_at is not None)
+        for topic_id, key, seq, deleted_at in statements.lock_topics.rows(
+            tx, [*{(run.topic_id,) for run in runs}]
+        )
+    }
+    keys = [(key.subject, key.mutation) for run in runs for key in keys_of(run)]
+    stored = {MutationKey(row[0], row[1]) for row in statements.find_mutations.rows(tx, keys)}
+    refusals = _judge(runs, heads, stored)
+    kept = [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
+    _insert_mutations(tx, statements, kept)
     moving = [run for run in kept if run.seq > run.base_seq]
     _insert_topics(tx, statements, moving, heads)
     moving.sort(key=lambda run: heads[run.topic_id].key)
@@ -97,19 +98,6 @@ def renew(tx: Connection, renewals: Iterable[Renewal]) -> None:
         )
 
 
-def _lock_topics(tx: Connection, ids: set[str]) -> dict[str, _Head]:
-    """Hold the topics' rows, in key order, until the transaction ends."""
-    rows = tx.execute(
-        select(topic.c.id, topic.c.key, topic.c.seq, topic.c.deleted_at)
-        .where(topic.c.id.in_(ids))
-        .order_by(topic.c.key)
-        .with_for_update()
-    )
-    return {
-        topic_id: _Head(key, seq, deleted_at is not None) for topic_id, key, seq, deleted_at in rows
-    }
-
-
 def _judge(
     runs: Sequence[Run], heads: dict[str, _Head], stored: set[MutationKey]
 ) -> list[Refusal | None]:
@@ -130,32 +118,22 @@ def _judge(
     return refusals
 
 
-def _kept(runs: Sequence[Run], refusals: Sequence[Refusal | None]) -> list[Run]:
-    return [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
-
-
-def _claim_mutations(tx: Connection, statements: Statements, runs: Sequence[Run]) -> bool:
-    """Store the runs' mutations, or none of them if one is stored already."""
-    rows = [
-        (
-            entry.key.subject,
-            entry.key.mutation,
-            entry.mutation.request_hash,
-            run.now,
-            entry.mutation.result,
-        )
-        for run in runs
-        for entry in run.entries
-        if entry.key is not None and entry.mutation is not None
-    ]
-    if not rows:
-        return True
-    attempt = tx.begin_nested()
-    if statements.claim_mutation.count(tx, rows) == len(rows):
-        attempt.commit()
-        return True
-    attempt.rollback()
-    return False
+def _insert_mutations(tx: Connection, statements: Statements, runs: Sequence[Run]) -> None:
+    statements.insert_mutation.each(
+        tx,
+        [
+            (
+                entry.key.subject,
+                entry.key.mutation,
+                entry.mutation.request_hash,
+                run.now,
+                entry.mutation.result,
+            )
+            for run in runs
+            for entry in run.entries
+            if entry.key is not None and entry.mutation is not None
+        ],
+    )
 
 
 def _insert_topics(
@@ -171,8 +149,7 @@ def _insert_topics(
             for run in births
         ],
     )
-    ids = [run.topic_id for run in births]
-    for topic_id, key in tx.execute(select(topic.c.id, topic.c.key).where(topic.c.id.in_(ids))):
+    for topic_id, key, *_ in statements.lock_topics.rows(tx, [(run.topic_id,) for run in births]):
         heads[topic_id] = _Head(key, 0, deleted=False)
     statements.insert_message.each(
         tx, [root_row(heads[run.topic_id].key, run.root_id, run.now) for run in births]
