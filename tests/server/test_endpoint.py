@@ -422,9 +422,7 @@ async def test_X3_a_refusal_is_not_kept(application):
     topic = await topic_with(peer)
     request = {"op": "topic.setActive", "topic": topic, "nodeId": "m1", "mutation": "mut"}
     assert (await peer.ask(**request))["code"] == "NOT_FOUND"
-    await peer.ask(
-        op="message.create", topic=topic, role="user", messageId="m1", setActive=False
-    )
+    await peer.ask(op="message.create", topic=topic, role="user", messageId="m1", setActive=False)
     assert (await peer.ask(**request))["type"] == "result"
 
 
@@ -482,3 +480,42 @@ async def test_L1_to_L9_a_reply_is_offered_claimed_written_and_ended(application
     assert text == [{"type": "text", "text": "you said hi"}]
     stopped = await user.ask(id=5, op="stream.abort", topic=topic, messageId=other)
     assert stopped["result"]["status"] == "paused"
+
+
+async def test_X1_a_repeated_deletion_gets_the_first_result(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    first = await peer.ask(id=1, op="topic.delete", topic=topic, mutation="bye")
+    again = await peer.ask(id=2, op="topic.delete", topic=topic, mutation="bye")
+    assert again["result"] == first["result"]
+    assert (await peer.ask(id=3, op="topic.delete", topic=topic))["code"] == "NOT_FOUND"
+
+
+async def test_R2_a_close_sent_after_an_open_closes_it(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    peer.say(id=1, op="topic.open", topic=topic)
+    peer.say(id=2, op="topic.close", topic=topic)
+    frames = await peer.hear()
+    assert [frame["type"] for frame in frames] == ["result", "snapshot", "synced", "result"]
+    await peer.ask(id=3, op="topic.update", topic=topic, name="x")
+    assert application.hub.statistics()["subscriptions"] == 0
+
+
+async def test_X5_a_commit_whose_outcome_is_unknown_is_looked_up(application):
+    peer, viewer = connect(application), connect(application)
+    topic = await topic_with(peer)
+    viewer.say(id=1, op="topic.open", topic=topic)
+    await viewer.hear()
+    request = {"op": "message.create", "topic": topic, "role": "user", "text": "once"}
+
+    application.store.fail_next(after_commit=True)
+    kept = await peer.ask(id=1, **request, mutation="kept")
+    assert kept["type"] == "result"
+    assert [frame["seq"] for frame in await viewer.hear()] == [2]
+
+    application.store.fail_next(after_commit=False)
+    lost = await peer.ask(id=2, **request, mutation="lost")
+    assert lost["code"] == "UNAVAILABLE"
+    assert (await peer.ask(id=3, **request, mutation="lost"))["result"]["seq"] == 3
+    assert [frame["seq"] for frame in await viewer.hear()] == [3]

@@ -36,8 +36,8 @@ class Heard:
     def drained(self, topic_id, _subscriber):
         self.calls.append(("drained", topic_id))
 
-    def close(self, topic_id, _subscriber):
-        self.calls.append(("close", topic_id))
+    def ended(self, topic_id, _subscriber):
+        self.calls.append(("ended", topic_id))
 
 
 def connected(hub: Hub, topic: str = "T", room: int = 1 << 30) -> tuple[Connection, Transport]:
@@ -108,7 +108,7 @@ def test_a_closed_connection_is_forgotten_everywhere():
     connection.send(b"late")
 
     assert transport.data == []
-    assert heard.calls == [("close", "T")]
+    assert heard.calls == [("ended", "T")]
     assert hub.statistics() == {
         "connections": 0,
         "slow": 0,

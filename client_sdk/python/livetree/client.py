@@ -526,7 +526,8 @@ class Client(Commands):
         self._beat = self._clock.call_later(seconds, self._check_pulse)
 
     def _check_pulse(self) -> None:
-        silent = self._clock.monotonic() - self._heard_at
+        # Rounded up: a timer may come a little early, and then wait for next to nothing.
+        silent = self._clock.monotonic() - self._heard_at + 0.01
         if silent >= self._silence_seconds:
             self._drop(f"nothing was heard for {silent:.0f} s")
             return

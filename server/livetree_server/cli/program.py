@@ -95,6 +95,9 @@ def run(arguments: Sequence[str]) -> int:
         return int(status or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        return asked.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BaseException as raised:

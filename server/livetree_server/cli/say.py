@@ -70,7 +70,10 @@ def say(
         what = "TEXT" if new_topic is not None or topic is not None else "TOPIC and TEXT"
         raise click.UsageError(f"{what} is missing")
     if text == "-":
-        text = sys.stdin.read()
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError:
+            raise click.ClickException("what comes in on standard input is no text") from None
     config = Config.read(url=url)
     asyncio.run(_say(config, topic, new_topic, text, models, wait))
 

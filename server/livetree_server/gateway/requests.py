@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from livetree.core import protocol as p
 from livetree.core.errors import Internal, LivetreeError, TooLarge, Unavailable
+from msgspec.structs import replace
 
 from ..auth import ADMIN, READ, WRITE, Grant
 from ..hub.connection import Connection
@@ -90,8 +91,7 @@ class Requests:
         elif isinstance(command, p.TopicOpen):
             self.open(command, connection, answer)
         elif isinstance(command, p.TopicClose):
-            self._rooms.close(command.topic, connection)
-            answer(b"{}")
+            self._rooms.close(command.topic, connection, answer)
         else:
             self._rooms.ask(command, command.topic, answer)
 
@@ -150,8 +150,6 @@ class Requests:
 
 
 def _with_topic(command: p.TopicCreate, topic_id: str) -> p.TopicCreate:
-    from msgspec.structs import replace
-
     return replace(command, topic=topic_id)
 
 

@@ -61,8 +61,8 @@ class Listener(Protocol):
     def drained(self, topic_id: str, subscriber: Connection) -> None:
         """Catch it up."""
 
-    def close(self, topic_id: str, subscriber: Connection) -> None:
-        """Forget it."""
+    def ended(self, topic_id: str, subscriber: Connection) -> None:
+        """Forget it: its connection has ended."""
 
 
 class Worker:
@@ -164,7 +164,7 @@ class Hub:
         for topic_id in list(connection.topics):
             self.leave(topic_id, connection)
             if self.listener is not None:
-                self.listener.close(topic_id, connection)
+                self.listener.ended(topic_id, connection)
         connection.topics.clear()
 
     def paused(self, connection: Connection) -> None:

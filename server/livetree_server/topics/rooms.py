@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from .ports import Fanout, Store, StoreError, Subscriber
 from .room import Position, Waiting
-from .runner import Append, Ask, CatchUp, Job, Open, Renew, Runner
+from .runner import Append, Ask, CatchUp, Close, Job, Open, Renew, Runner
 
 __all__ = ["Rooms", "Settings"]
 
@@ -131,11 +131,9 @@ class Rooms:
         position = Position(command.seq, command.commit, dict(command.streams))
         self._enqueue(command.topic, Open(position, subscriber, answer))
 
-    def close(self, topic_id: str, subscriber: Subscriber) -> None:
-        """End a subscription, if there is one."""
-        self.fanout.leave(topic_id, subscriber)
-        if (runner := self._runners.get(topic_id)) is not None:
-            runner.forget(subscriber)
+    def close(self, topic_id: str, subscriber: Subscriber, answer: Callable[[Any], None]) -> None:
+        """End a subscription, if there is one, after what was asked before. Raises `Busy`."""
+        self._enqueue(topic_id, Close(subscriber, answer))
 
     def append(
         self, command: p.StreamAppend, answer: Callable[[bytes | LivetreeError], None]
@@ -154,6 +152,11 @@ class Rooms:
 
     # What the hub reports -------------------------------------------------------------
 
+    def ended(self, topic_id: str, subscriber: Subscriber) -> None:
+        """Forget a subscriber whose connection has ended."""
+        if (runner := self._runners.get(topic_id)) is not None:
+            runner.subscribers.remove(subscriber)
+
     def lagging(self, topic_id: str, subscriber: Subscriber) -> None:
         """Note where a subscriber is that the hub has just stopped sending to."""
         if (runner := self._runners.get(topic_id)) is not None:
@@ -162,7 +165,7 @@ class Rooms:
     def drained(self, topic_id: str, subscriber: Subscriber) -> None:
         """Catch a subscriber up that reads again."""
         runner = self._runners.get(topic_id)
-        if runner is not None and subscriber in runner.behind:
+        if runner is not None and runner.subscribers.is_behind(subscriber):
             self._push(runner, CatchUp(subscriber))
 
     # Running --------------------------------------------------------------------------
@@ -256,7 +259,7 @@ class Rooms:
         return {
             "rooms": len(self._runners),
             "waiting": sum(len(runner.queue) for runner in self._runners.values()),
-            "behind": sum(len(runner.behind) for runner in self._runners.values()),
+            "behind": sum(runner.subscribers.behind for runner in self._runners.values()),
         }
 
     def __repr__(self) -> str:

@@ -15,27 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from livetree.core import protocol as p
-from livetree.core.errors import (
-    Busy,
-    Conflict,
-    Internal,
-    LivetreeError,
-    NotFound,
-    Unavailable,
-)
+from livetree.core.errors import Busy, Conflict, LivetreeError, NotFound, Unavailable
 from livetree.core.plan import Content, ImportTopic
-from livetree.core.reads import branch_page, messages, topic_info, tree_page
-from livetree.core.tree import on_the_wire
-from msgspec import UNSET, Struct
-from msgspec.structs import replace
+from msgspec import Struct
 
 from .ports import MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
-from .room import Decided, Position, Room, Waiting, request_hash, slim_frame
+from .reading import read
+from .room import Decided, Position, Room, Waiting, request_hash
+from .subscribers import Subscribers
 
 if TYPE_CHECKING:
     from .rooms import Rooms
 
-__all__ = ["Append", "Ask", "CatchUp", "Job", "Open", "Renew", "Runner"]
+__all__ = ["Append", "Ask", "CatchUp", "Close", "Job", "Open", "Renew", "Runner"]
 
 log = logging.getLogger("livetree.topics")
 
@@ -47,9 +39,6 @@ RUN_LENGTH: Final = 200
 
 LEASE_LAG_MS: Final = 3_000
 """How far the database's word on a lease may be behind the room's."""
-
-CATCH_UP_PAGE: Final = 32
-"""How many missed deltas are read at once; what doesn't fit the buffer is read again."""
 
 RETRY_SECONDS: Final = 1.0
 """How soon a subscriber is tried again when the database couldn't be read."""
@@ -75,6 +64,13 @@ class Open(Struct, frozen=True, eq=False):
     answer: Answer
 
 
+class Close(Struct, frozen=True, eq=False):
+    """The end of a subscription."""
+
+    subscriber: Subscriber
+    answer: Answer
+
+
 class CatchUp(Struct, frozen=True, eq=False):
     """A subscriber that reads again."""
 
@@ -95,7 +91,7 @@ class Renew(Struct, frozen=True, eq=False):
     answer: Answer
 
 
-Job: TypeAlias = Ask | Open | CatchUp | Append | Renew
+Job: TypeAlias = Ask | Open | Close | CatchUp | Append | Renew
 
 
 class Runner:
@@ -106,11 +102,15 @@ class Runner:
         self.queue: deque[Waiting | Job] = deque()
         self.running = False
         self.used_at = rooms.clock()
-        self.behind: dict[Subscriber, Position] = {}
+        self.subscribers = Subscribers(
+            topic_id,
+            rooms.store,
+            rooms.fanout,
+            rooms.spawn,
+            lambda subscriber: rooms.drained(topic_id, subscriber),
+        )
         self._rooms = rooms
         self._room: Room | None = None
-        self._watchers: set[Subscriber] = set()
-        self._sending: dict[Subscriber, Position] = {}
         self._current: list[Waiting | Job] = []
         self._unsure = False
         self._persisted: dict[str, int] = {}
@@ -119,18 +119,12 @@ class Runner:
     def in_use(self) -> bool:
         """Whether letting go of it would lose something: work, a watcher, or live text."""
         live = self._room is not None and bool(self._room.replies)
-        return self.running or bool(self.queue) or bool(self._watchers) or live
-
-    def forget(self, subscriber: Subscriber) -> None:
-        """Drop a watcher."""
-        self._watchers.discard(subscriber)
-        self.behind.pop(subscriber, None)
-        subscriber.topics.discard(self.topic_id)
+        return self.running or bool(self.queue) or bool(self.subscribers) or live
 
     def lagging(self, subscriber: Subscriber) -> None:
-        """Note that a watcher has what is published so far, and gets no more for now."""
-        if self._room is not None and subscriber in self._watchers:
-            self.behind[subscriber] = self._room.position
+        """Note where a subscriber is that gets no more for now."""
+        if self._room is not None:
+            self.subscribers.lagging(subscriber, self._room.position)
 
     def lease_until(self, message_id: str) -> int:
         """Return when a lease ends, 0 if this process doesn't know."""
@@ -183,7 +177,7 @@ class Runner:
             await self._load()
         room = self._room
         if room is None:
-            self._refuse_unknown()
+            await self._refuse_unknown()
         elif isinstance(job := self.queue[0], Waiting):
             await self._commit_run(room)
         else:
@@ -206,23 +200,27 @@ class Runner:
             self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
 
     def _refuse_all(self, error: LivetreeError) -> None:
-        loop = asyncio.get_running_loop()
         while self.queue:
             job = self.queue.popleft()
             if isinstance(job, CatchUp):
-                # Its subscriber asked for nothing now: it is served when reading works again.
-                loop.call_later(RETRY_SECONDS, self._rooms.drained, self.topic_id, job.subscriber)
+                self._catch_up_later(job.subscriber)
             else:
                 job.answer(error)
 
-    def _refuse_unknown(self) -> None:
+    async def _refuse_unknown(self) -> None:
         """Answer what waits before the next command that makes the topic."""
+        error = NotFound(f"there is no topic {self.topic_id}", id=self.topic_id)
+        refused: list[tuple[Waiting, LivetreeError]] = []
         while self.queue and not _makes_topic(self.queue[0]):
             job = self.queue.popleft()
-            if isinstance(job, CatchUp):
-                self._end("the topic is not there any more")
+            self._current.append(job)
+            if isinstance(job, Waiting):
+                refused.append((job, error))
+            elif isinstance(job, CatchUp):
+                self.subscribers.end("the topic is not there any more")
             else:
-                job.answer(NotFound(f"there is no topic {self.topic_id}", id=self.topic_id))
+                job.answer(b"{}" if isinstance(job, Close) else error)
+        await self._answer_refused(refused)
 
     # Commands -------------------------------------------------------------------------
 
@@ -301,13 +299,7 @@ class Runner:
             self._end("the topic was deleted")
 
     def _end(self, reason: str) -> None:
-        gone = p.encode(p.Gone(topic=self.topic_id, reason=reason))
-        for subscriber in self._watchers:
-            self._rooms.fanout.leave(self.topic_id, subscriber)
-            subscriber.topics.discard(self.topic_id)
-            subscriber.send(gone)
-        self._watchers.clear()
-        self.behind.clear()
+        self.subscribers.end(reason)
         self._room = None
 
     async def _answer_refused(self, refused: list[tuple[Waiting, LivetreeError]]) -> None:
@@ -397,32 +389,52 @@ class Runner:
     def _start_over(self) -> None:
         """Forget the room and its subscribers' positions: nobody may keep what isn't there."""
         self._room = None
-        for subscriber in self._watchers:
-            self._rooms.fanout.leave(self.topic_id, subscriber)
-            self.behind[subscriber] = Position(0, None, {})
-            self.queue.append(CatchUp(subscriber))
+        self.queue.extend(CatchUp(each) for each in self.subscribers.start_over())
 
     # Reads and live ops -----------------------------------------------------------------
 
     async def _do(self, room: Room, job: Job) -> None:
-        if isinstance(job, CatchUp):
-            await self._catch_up(room, job.subscriber)
-            return
         try:
-            if isinstance(job, Open):
+            if isinstance(job, CatchUp):
+                await self.subscribers.catch_up(room, job.subscriber)
+            elif isinstance(job, Open):
                 await self._open(room, job)
+            elif isinstance(job, Close):
+                self.subscribers.remove(job.subscriber)
+                job.answer(b"{}")
             elif isinstance(job, Append):
                 self._append(room, job.command, job.answer)
             elif isinstance(job, Renew):
                 until = room.renew(job.command, self._rooms.clock())
                 job.answer(p.encode({"leaseUntil": until}))
             else:
-                job.answer(await self._read(room, job.command))
+                job.answer(await read(room, job.command, self._rooms.store))
         except LivetreeError as error:
-            job.answer(error)
+            self._answer(job, error)
         except StoreError as error:
             log.warning("topic %s can't be read: %s", self.topic_id, error)
-            job.answer(Unavailable("the database can't be read: repeat in a moment"))
+            self._answer(job, Unavailable("the database can't be read: repeat in a moment"))
+
+    def _answer(self, job: Job, error: LivetreeError) -> None:
+        if isinstance(job, (CatchUp, Open)):
+            # It stays behind; it is served when reading works again.
+            self._catch_up_later(job.subscriber)
+        if not isinstance(job, CatchUp):
+            job.answer(error)
+
+    def _catch_up_later(self, subscriber: Subscriber) -> None:
+        asyncio.get_running_loop().call_later(
+            RETRY_SECONDS, self._rooms.drained, self.topic_id, subscriber
+        )
+
+    async def _open(self, room: Room, job: Open) -> None:
+        if job.subscriber.closed:
+            return
+        self.subscribers.add(job.subscriber, job.position)
+        tree = room.tree
+        opened = {"topic": tree.topic_id, "rootId": tree.root_id}
+        job.answer(p.encode({**opened, "seq": tree.seq, "commit": tree.commit}))
+        await self.subscribers.catch_up(room, job.subscriber)
 
     def _append(self, room: Room, command: p.StreamAppend, answer: Answer) -> None:
         try:
@@ -433,154 +445,6 @@ class Runner:
         if frame is not None:
             self._rooms.fanout.publish(self.topic_id, [frame])
         answer(ack)
-
-    async def _read(self, room: Room, command: p.Command) -> bytes:
-        if isinstance(command, p.Read) and command.min_seq > room.tree.seq:
-            raise Conflict(
-                f"topic {self.topic_id} is at seq {room.tree.seq}, not {command.min_seq} yet: "
-                "open it again",
-                seq=room.tree.seq,
-            )
-        if isinstance(command, p.TreeGet):
-            return p.encode(tree_page(room.tree, command))
-        if isinstance(command, p.BranchGet):
-            page = branch_page(room.tree, command)
-            nodes = await self._whole(room, [item.node for item in page.items])
-            items = [replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)]
-            return p.encode(replace(page, items=items))
-        if isinstance(command, p.MessageGet):
-            nodes = await self._whole(room, messages(room.tree, command))
-            return p.encode({"nodes": nodes, "seq": room.tree.seq, "commit": room.tree.commit})
-        if isinstance(command, p.TopicGet):
-            return p.encode({"topic": topic_info(room.tree, room.created_at)})
-        assert isinstance(command, p.TopicDeltas)
-        return await self._deltas(room, command)
-
-    async def _whole(self, room: Room, nodes: list[p.Node]) -> list[p.Node]:
-        cold = [node.id for node in nodes if node.data is UNSET]
-        if cold:
-            room.hold(await self._rooms.store.contents(self.topic_id, cold))
-        whole = [room.tree.node(node.id) for node in nodes]
-        missing = [node.id for node in whole if node.data is UNSET]
-        if missing:
-            raise Internal(f"the database holds other versions of {missing[:3]} than this room")
-        return [on_the_wire(node) for node in whole]
-
-    async def _deltas(self, room: Room, command: p.TopicDeltas) -> bytes:
-        found = await self._log_since(room, command.seq, command.commit, command.limit)
-        head = {"seq": room.tree.seq, "commit": room.tree.commit}
-        if found is None:
-            return p.encode({"deltas": [], "reset": True, **head})
-        deltas = b",".join(found)
-        return p.encode(head)[:-1] + b',"reset":false,"deltas":[' + deltas + b"]}"
-
-    async def _log_since(
-        self, room: Room, seq: int, commit: str | None, limit: int
-    ) -> list[bytes] | None:
-        """Return the stored deltas after a position, None if it isn't in this history."""
-        recent = room.since(seq, commit)
-        if recent is not None:
-            return recent[:limit]
-        if not 0 < seq < room.tree.seq:
-            return None
-        if await self._rooms.store.commit_at(self.topic_id, seq) != commit:
-            return None
-        return await self._rooms.store.deltas(self.topic_id, seq, limit) or None
-
-    # Subscriptions ----------------------------------------------------------------------
-
-    async def _open(self, room: Room, job: Open) -> None:
-        self._rooms.fanout.leave(self.topic_id, job.subscriber)
-        self._watchers.add(job.subscriber)
-        job.subscriber.topics.add(self.topic_id)
-        self.behind[job.subscriber] = job.position
-        job.answer(
-            p.encode(
-                {
-                    "topic": self.topic_id,
-                    "rootId": room.tree.root_id,
-                    "seq": room.tree.seq,
-                    "commit": room.tree.commit,
-                }
-            )
-        )
-        await self._catch_up(room, job.subscriber)
-
-    async def _catch_up(self, room: Room, subscriber: Subscriber) -> None:
-        """Send what a subscriber misses; it joins once it has everything."""
-        at = self.behind.get(subscriber)
-        if at is None or self._sending.get(subscriber) is at:
-            return
-        if subscriber.closed:
-            self.forget(subscriber)
-            return
-        while subscriber.writable:
-            missed = await self._log_since(room, at.seq, at.commit, CATCH_UP_PAGE)
-            if missed is None:
-                await self._send_snapshot(room, subscriber, reset=at.commit is not None)
-                return
-            if not missed:
-                self._send_rest(room, subscriber, at)
-                return
-            at = self._send_deltas(subscriber, missed, at)
-            self.behind[subscriber] = at
-        # Its buffer is full: when it has drained, the hub says so.
-
-    def _send_deltas(self, subscriber: Subscriber, missed: list[bytes], at: Position) -> Position:
-        for frame in missed:
-            if not subscriber.writable:
-                break
-            delta = p.decode_frame(frame)
-            assert isinstance(delta, p.Delta)
-            if len(frame) > p.LARGE_DELTA_BYTES:
-                frame = slim_frame(delta)
-            subscriber.send(frame)
-            at = Position(delta.seq, delta.commit, at.streams)
-        return at
-
-    def _send_rest(self, room: Room, subscriber: Subscriber, at: Position) -> None:
-        for frame in room.streams_since(at.streams):
-            subscriber.send(frame)
-        subscriber.send(room.synced())
-        del self.behind[subscriber]
-        self._rooms.fanout.join(self.topic_id, subscriber)
-        if not subscriber.writable:
-            # What was just sent has filled its buffer: it is up to date, and waits.
-            self._rooms.fanout.leave(self.topic_id, subscriber)
-            self.behind[subscriber] = room.position
-
-    async def _send_snapshot(self, room: Room, subscriber: Subscriber, *, reset: bool) -> None:
-        cold = room.cold_page()
-        if cold:
-            room.hold(await self._rooms.store.contents(self.topic_id, cold))
-        # From here to the capture nothing waits: one step, one state.
-        chunks = room.snapshot(reset=reset)
-        position = room.position
-        self.behind[subscriber] = position
-        if len(chunks) == 1:
-            subscriber.send(p.encode(chunks[0]))
-            self._send_rest(room, subscriber, position)
-            return
-        self._sending[subscriber] = position
-        self._rooms.spawn(
-            self._send_chunks(subscriber, chunks, position), f"snapshot of {self.topic_id}"
-        )
-
-    async def _send_chunks(
-        self, subscriber: Subscriber, chunks: list[p.Snapshot], position: Position
-    ) -> None:
-        """Send a large snapshot at the reader's pace, beside the topic's work."""
-        try:
-            for chunk in chunks:
-                await subscriber.wait_writable()
-                if subscriber.closed or self.behind.get(subscriber) is not position:
-                    return  # gone, or opened anew
-                subscriber.send(p.encode(chunk))
-                await asyncio.sleep(0)
-        finally:
-            if self._sending.get(subscriber) is position:
-                del self._sending[subscriber]
-        self._rooms.drained(self.topic_id, subscriber)
 
     def __repr__(self) -> str:
         return f"<Runner {self.topic_id} waiting={len(self.queue)} room={self._room!r}>"

@@ -1,0 +1,80 @@
+"""What is read of a topic: from its room, and where that is cold, from the store."""
+
+from __future__ import annotations
+
+from livetree.core import protocol as p
+from livetree.core.errors import Conflict, Internal
+from livetree.core.reads import branch_page, messages, topic_info, tree_page
+from livetree.core.tree import on_the_wire
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from .ports import Store
+from .room import Room
+
+__all__ = ["log_since", "read"]
+
+
+async def read(room: Room, command: p.Command, store: Store) -> bytes:
+    """
+    Answer a read with its result's JSON text.
+
+    Raises:
+        LivetreeError: If what is asked for isn't there.
+        StoreError: If the database can't be read.
+
+    """
+    tree = room.tree
+    if isinstance(command, p.Read) and command.min_seq > tree.seq:
+        raise Conflict(
+            f"topic {tree.topic_id} is at seq {tree.seq}, not {command.min_seq}: open it again",
+            seq=tree.seq,
+        )
+    if isinstance(command, p.TreeGet):
+        return p.encode(tree_page(tree, command))
+    if isinstance(command, p.BranchGet):
+        page = branch_page(tree, command)
+        nodes = await _whole(room, [item.node for item in page.items], store)
+        items = [replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)]
+        return p.encode(replace(page, items=items))
+    if isinstance(command, p.MessageGet):
+        nodes = await _whole(room, messages(tree, command), store)
+        return p.encode({"nodes": nodes, "seq": tree.seq, "commit": tree.commit})
+    if isinstance(command, p.TopicGet):
+        return p.encode({"topic": topic_info(tree, room.created_at)})
+    assert isinstance(command, p.TopicDeltas)
+    return await _deltas(room, command, store)
+
+
+async def _whole(room: Room, nodes: list[p.Node], store: Store) -> list[p.Node]:
+    cold = [node.id for node in nodes if node.data is UNSET]
+    if cold:
+        room.hold(await store.contents(room.tree.topic_id, cold))
+    whole = [room.tree.node(node.id) for node in nodes]
+    missing = [node.id for node in whole if node.data is UNSET]
+    if missing:
+        raise Internal(f"the database holds other versions of {missing[:3]} than this room")
+    return [on_the_wire(node) for node in whole]
+
+
+async def _deltas(room: Room, command: p.TopicDeltas, store: Store) -> bytes:
+    found = await log_since(room, command.seq, command.commit, store, limit=command.limit)
+    head = {"seq": room.tree.seq, "commit": room.tree.commit}
+    if found is None:
+        return p.encode({"deltas": [], "reset": True, **head})
+    # They are sent as they are stored.
+    return p.encode(head)[:-1] + b',"reset":false,"deltas":[' + b",".join(found) + b"]}"
+
+
+async def log_since(
+    room: Room, seq: int, commit: str | None, store: Store, *, limit: int
+) -> list[bytes] | None:
+    """Return the stored deltas after a position, None if it isn't in this history's log."""
+    recent = room.since(seq, commit)
+    if recent is not None:
+        return recent[:limit]
+    if not 0 < seq < room.tree.seq:
+        return None
+    if await store.commit_at(room.tree.topic_id, seq) != commit:
+        return None
+    return await store.deltas(room.tree.topic_id, seq, limit) or None

@@ -1,0 +1,1 @@
+"""A real server, killed, starved, flooded and cut off."""

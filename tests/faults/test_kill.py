@@ -1,0 +1,208 @@
+"""The server is killed while it writes, over and over: what it acknowledged, it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import livetree
+import pytest
+from livetree.client import Client
+from livetree.core.content import text_of
+from livetree.live_topic import LiveTopic
+
+from tests.faults.clock import HOURS, Hurried
+from tests.faults.database import check_database, left_by_the_dead, opened
+from tests.faults.load import Writer
+from tests.faults.process import SECONDS, Server
+from tests.helpers import assert_equal_everywhere, canonical_form, check_invariants
+
+SOAK = os.environ.get("LIVETREE_SOAK") == "1"
+KILLS = 200 if SOAK else 50
+SEED = random.SystemRandom().getrandbits(32) if SOAK else 7
+CHECK_EVERY = 5
+CLIENTS = 3
+TOPICS = ("north", "south")
+
+
+class Load:
+    """
+    Clients that write into two topics, and a hand on the trigger.
+
+    Args:
+        server: A running server without topics.
+        seed: Decides what is written.
+
+    """
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self.server = server
+        self.rng = random.Random(seed)
+        self.clients: list[Client] = []
+        self.writers: list[Writer] = []
+        self.acknowledged = 0
+        self.since_start = 0
+        self._trigger: tuple[int, Callable[[], None]] | None = None
+        self._fired = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Have them write until the block ends."""
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(CLIENTS):
+                client = livetree.connect(
+                    self.server.url,
+                    client=f"client {number}",
+                    open_timeout=None,
+                    ping_seconds=HOURS,
+                    silence_seconds=HOURS,
+                    clock=Hurried(),
+                    random_bytes=self.rng.randbytes,
+                )
+                self.clients.append(await stack.enter_async_context(client))
+                for topic in TOPICS:
+                    if number == 0:
+                        await client.create_topic(topic, topic_id=topic)
+                    live = await stack.enter_async_context(client.open(topic))
+                    name = f"{number} in {topic}"
+                    rng = random.Random(self.rng.getrandbits(32))
+                    self.writers.append(Writer(name, client, live, rng, self._count))
+            self._tasks = [asyncio.create_task(writer.write()) for writer in self.writers]
+            try:
+                yield
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _count(self) -> None:
+        self.acknowledged += 1
+        self.since_start += 1
+        if self._trigger is not None and self.since_start >= self._trigger[0]:
+            _, act = self._trigger
+            self._trigger = None
+            act()
+            self._fired.set()
+
+    async def after(self, count: int, act: Callable[[], None]) -> None:
+        """Act with the acknowledgement of the `count`th command from now, at once."""
+        self.since_start = 0
+        self._fired.clear()
+        self._trigger = (count, act)
+        fired = asyncio.create_task(self._fired.wait())
+        async with asyncio.timeout(SECONDS):
+            await asyncio.wait([fired, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        self.raise_what_failed()
+
+    def raise_what_failed(self) -> None:
+        """A writer never ends by itself, but of an error."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def finish(self) -> None:
+        """Let every writer end its last command, and every mirror catch up."""
+        for writer in self.writers:
+            writer.stopping = True
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*self._tasks)
+            for writer in self.writers:
+                info = await self.clients[0].topic(writer.live.id)
+                await writer.live.wait_seq(info.seq)
+                await writer.live.wait_synced()
+
+    def check(self, database: sqlite3.Connection) -> None:
+        """Demand that the database is sound and has all that was acknowledged, once."""
+        topics = check_database(database)
+        stored = {row[0] for row in database.execute("SELECT mutation FROM mutation")}
+        for tree, _ in topics.values():
+            texts = Counter(text_of(node.data) for node in tree.nodes())  # type: ignore[arg-type]
+            assert [text for text, count in texts.items() if count > 1] == [], "said twice"
+        for writer in self.writers:
+            writer.check(*topics[writer.live.id], stored)
+
+
+async def whole(live: LiveTopic) -> dict[str, object]:
+    """Return a mirror's form with all its content."""
+    nodes = await live.content([node.id for node in live.tree.nodes()])
+    contents = {node.id: node.data for node in nodes}
+    check_invariants(live.tree)
+    return canonical_form(live.tree, contents)  # type: ignore[arg-type]
+
+
+def moments(rng: random.Random) -> list[str]:
+    """Draw the kinds of moments at which it is killed, each of them often enough."""
+    tenth = KILLS // 10
+    kinds = ["answer"] * 5 * tenth + ["load"] * 3 * tenth + ["return"] * tenth + ["start"] * tenth
+    rng.shuffle(kinds)
+    return kinds
+
+
+async def kill(server: Server, load: Load, kind: str, rng: random.Random) -> None:
+    """
+    End the server.
+
+    Args:
+        server: The server.
+        load: What is written to it.
+        kind: With an answer, at some time of the load, as clients come back, or as it starts.
+        rng: Decides the moment.
+
+    """
+    if kind == "start":
+        # Nothing serves yet: it may be opening its database.
+        server.kill()
+        await server.wait()
+        await server.spawn()
+        await asyncio.sleep(rng.uniform(0.05, 0.7))
+        server.kill()
+    elif kind == "answer":
+        await load.after(rng.randrange(1, 150), server.kill)
+    else:
+        # Long enough to write, or so short that clients are just coming back.
+        await asyncio.sleep(rng.uniform(0.15, 0.4) if kind == "load" else rng.uniform(0, 0.05))
+        server.kill()
+    await server.wait()
+
+
+@pytest.mark.timeout(KILLS * 6)
+async def test_X6_what_was_acknowledged_survives_each_kill(tmp_path: Path):
+    rng = random.Random(SEED)
+    kinds: Counter[str] = Counter()
+    try:
+        async with Server(tmp_path) as server:
+            load = Load(server, SEED)
+            async with load.running():
+                await load.after(20, lambda: None)
+                for number, kind in enumerate(moments(rng), 1):
+                    await kill(server, load, kind, rng)
+                    kinds[kind] += 1
+                    load.raise_what_failed()
+                    if number % CHECK_EVERY == 0:
+                        with left_by_the_dead(server.database) as database:
+                            load.check(database)
+                    await server.start()
+                await load.finish()
+                forms = {writer.name: await whole(writer.live) for writer in load.writers}
+                assert await server.stop() == 0
+            with opened(server.database) as database:
+                load.check(database)
+                for topic, (tree, _) in check_database(database).items():
+                    mirrors = {name: form for name, form in forms.items() if topic in name}
+                    assert len(mirrors) == CLIENTS
+                    assert_equal_everywhere(database=tree, **mirrors)  # type: ignore[arg-type]
+        assert load.acknowledged > KILLS * 10, "too little was written to prove anything"
+        assert "Traceback" not in server.complaints(), server.complaints()
+        for writer in load.writers:
+            assert writer.live.statistics()["drifts"] == 0
+    except BaseException as error:
+        error.add_note(f"seed {SEED}, after {dict(kinds)}, {load.acknowledged} acknowledged")
+        raise
+    print(f"seed {SEED}: {dict(kinds)}, {load.acknowledged} acknowledged")
