@@ -23,6 +23,7 @@ from livetree.formats import FormatError
 from .auth import Authenticator
 from .gateway.endpoint import Endpoint, Gateway
 from .gateway.requests import Requests
+from .http.door import Door
 from .http.site import make_site
 from .hub.hub import Hub
 from .importing import Importer
@@ -209,6 +210,7 @@ async def serve(
     """
     config = uvicorn.Config(
         application.site,
+        http=Door,
         ws=cast(Any, application.endpoint),
         loop="none",
         lifespan="off",

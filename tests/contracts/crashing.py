@@ -23,7 +23,11 @@ async def write(path: Path) -> None:
         for place in count():
             await acknowledge(
                 room,
-                say(f"m{place}", text="x" * (place * 37 % 5_000), mutation=f"{room.name}-{place}"),
+                say(
+                    f"m{place}",
+                    text="x" * (place * 37 % 5_000),
+                    mutation=f"{room.tree.topic_id}-{place}",
+                ),
                 p.TopicUpdate(name=f"{place}"),
                 *([p.MessageDelete(message_id=f"m{place - 1}")] if place % 5 == 4 else []),
             )

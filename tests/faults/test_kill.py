@@ -206,3 +206,36 @@ async def test_X6_what_was_acknowledged_survives_each_kill(tmp_path: Path):
         error.add_note(f"seed {SEED}, after {dict(kinds)}, {load.acknowledged} acknowledged")
         raise
     print(f"seed {SEED}: {dict(kinds)}, {load.acknowledged} acknowledged")
+
+
+async def test_the_check_sees_what_it_is_for(tmp_path: Path):
+    async with Server(tmp_path) as server:
+        load = Load(server, SEED)
+        async with load.running():
+            await load.after(60, lambda: None)
+            await load.finish()
+        await server.stop()
+    writer = next(writer for writer in load.writers if writer.texts)
+    kept = next(iter(writer.texts))
+
+    with opened(server.database) as database:
+        load.check(database)
+        for doctor, undo in (
+            (lambda: writer.texts.update(lost="a text"), lambda: writer.texts.pop("lost")),
+            (lambda: writer.gone.add(kept), lambda: writer.gone.remove(kept)),
+            (lambda: writer.done.add("lost"), lambda: writer.done.remove("lost")),
+            (lambda: writer.changed.add("lost"), lambda: writer.changed.remove("lost")),
+        ):
+            doctor()
+            with pytest.raises(AssertionError, match=writer.name):
+                load.check(database)
+            undo()
+        load.check(database)
+    with left_by_the_dead(server.database) as copy:
+        copy.execute("UPDATE message SET version = version - 1 WHERE id = ?", (kept,))
+        with pytest.raises(AssertionError):
+            load.check(copy)
+    with left_by_the_dead(server.database) as copy:
+        copy.execute("DELETE FROM event WHERE seq = 2")
+        with pytest.raises(AssertionError, match="hole"):
+            load.check(copy)

@@ -6,10 +6,16 @@ import asyncio
 import os
 import random
 
+import msgspec
 import pytest
+from livetree.bots import Bot
 from livetree.client import connect
 from livetree.core.tree import Tree
+from livetree.entropy import sleep
+from livetree.prompt import Prompt
+from livetree.writer import Writer
 from livetree_server.storage.memory import MemoryStore
+from msgspec import UNSET
 
 from tests.helpers import assert_equal_everywhere, canonical_form, check_invariants
 from tests.simulation.world import TOPIC, World
@@ -52,6 +58,7 @@ async def run(seed: int) -> World:
         )
         for number in range(world.client_count)
     ]
+    bots = [make_bot(world, seed * 100 + 50 + number) for number in range(2)]
     stack: list[asyncio.Task[None]] = []
     ready: list[asyncio.Event] = []
     done = asyncio.Event()
@@ -67,6 +74,11 @@ async def run(seed: int) -> World:
                 up.set()
                 await done.wait()
 
+    async def work(bot: Bot) -> None:
+        async with bot:
+            await done.wait()
+
+    stack += [asyncio.create_task(work(bot)) for bot in bots]
     for number, client in enumerate(clients):
         ready.append(asyncio.Event())
         stack.append(asyncio.create_task(live(client, number, ready[-1])))
@@ -90,9 +102,27 @@ async def run(seed: int) -> World:
         done.set()
         for task in stack:
             task.cancel()
-        await asyncio.gather(*stack, return_exceptions=True)
-        await world.stop()
+        await world.stop(stack)
     return world
+
+
+def make_bot(world: World, seed: int) -> Bot:
+    """Return a bot that writes its prompt back in pieces, in the world's time."""
+    bot = Bot(
+        "ws://server",
+        transport=world,
+        clock=world.time,
+        lease_seconds=3.0,
+        random_bytes=random.Random(seed).randbytes,
+    )
+
+    @bot.reply(models=["echo"])
+    async def echo(prompt: Prompt, writer: Writer) -> None:
+        for word in f"you said {prompt.text} \N{WAVING HAND SIGN}".split(" "):
+            await writer.write(word + " ")
+            await sleep(world.time, 0.2)
+
+    return bot
 
 
 async def prove(world: World) -> None:
@@ -100,10 +130,16 @@ async def prove(world: World) -> None:
     tree, contents = await stored(world.store)
     check_invariants(tree)
     copies = {"database": canonical_form(tree, contents)}
+    assert tree.live == {}, "a reply is left live"
     for number, mirror in enumerate(world.mirrors):
         check_invariants(mirror.tree)
         copies[f"client {number}"] = canonical_form(mirror.tree, contents)
         assert mirror.statistics()["drifts"] == 0
+        for node in mirror.tree.nodes():
+            if node.data is not UNSET:
+                # What a viewer has of a streamed reply is what the writer's end stored.
+                same = msgspec.json.decode(node.data) == msgspec.json.decode(contents[node.id])
+                assert same, f"client {number} has another text of {node.id}"
     assert_equal_everywhere(**copies)
     present = {node.id for node in tree.nodes()}
     assert world.created - world.deleted <= present, "an acknowledged message is lost"

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from livetree.core.errors import LivetreeError
 from livetree.live_topic import LiveTopic
@@ -138,7 +138,7 @@ class Link:
                 self.down[0], self.down[1] = second, first
                 self.world.note("swapped")
         text = self.down.popleft()
-        self.world.note("down")
+        self.world.note("stream" if text.startswith('{"type":"stream"') else "down")
         self._arrived.append(text)
         if rng is not None and _is_delta(text) and rng.random() < 0.05:
             self._arrived.append(text)
@@ -228,8 +228,17 @@ class World:
             while link.down:
                 link.deliver_down(None)
 
-    async def stop(self) -> None:
-        """End the server, whatever it is doing."""
+    async def stop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Let the clients and bots end in their own time, then the server."""
+        self.calm = True
+        for _ in range(2000):
+            if all(task.done() for task in tasks):
+                break
+            self.deliver_all()
+            await self.settle(3)
+            self.time.advance(0.2)
+        else:
+            raise AssertionError("a client or a bot does not end")
         for link in list(self.links):
             link.cut()
         await self.application.rooms.__aexit__()
@@ -304,7 +313,10 @@ class World:
         kind = rng.random()
         text = f"text {rng.getrandbits(32):08x}"
         try:
-            if some is None or kind < 0.4:
+            if kind < 0.12:
+                turn = await mirror.submit(text, models=["echo"] * rng.randrange(1, 3))
+                self.created.update([turn.user_id, *turn.placeholder_ids])
+            elif some is None or kind < 0.4:
                 parent = rng.choice([*nodes, None])
                 role = rng.choice(("user", "assistant"))
                 made = await mirror.create(text, role=role, parent=parent)
@@ -322,6 +334,8 @@ class World:
                 await mirror.set_active(some)
             elif kind < 0.95:
                 await mirror.rename(text)
+            elif kind < 0.955 and mirror.tree.live:
+                await mirror.abort(rng.choice(list(mirror.tree.live)))
             elif kind < 0.96:
                 self.deleted.update((await mirror.clear()).deleted)
             else:
@@ -336,13 +350,17 @@ class World:
         for link in self.links:
             link.deaf = False
         self.store.heal()
-        for _ in range(3000):
+        for turn in range(3000):
+            if turn % 10 == 0:
+                await self.application.rooms.sweep()
             self.deliver_all()
             await self.settle(4)
             self.time.advance(0.1)
             if self.tasks or any(link.up or link.down for link in self.links):
                 continue
             loaded = await self.store.load(TOPIC)
+            if loaded.state["live"]:
+                continue  # its writer goes on, or its lease ends, or its offer does
             if all(mirror.is_synced and mirror.seq == loaded.seq for mirror in self.mirrors):
                 return
         states = [(mirror.is_synced, mirror.seq) for mirror in self.mirrors]

@@ -218,6 +218,8 @@ class Bot:
                     self._over.exception()  # `serve` has raised it, or nobody asked
 
     async def _finish_running(self) -> None:
+        if self._grace_seconds <= 0:
+            return
         over = asyncio.get_running_loop().create_future()
         timer = self._clock.call_later(self._grace_seconds, lambda: _settle(over))
         try:

@@ -6,33 +6,30 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from inspect import isawaitable
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from .backoff import Backoff, final_error
 from .commands import Commands
 from .core import protocol as p
 from .core.errors import Internal, LivetreeError, Unavailable
-from .entropy import Clock, Entropy, SystemClock, Timer, sleep
+from .entropy import Clock, Entropy, SystemClock
+from .link import Link, Token
 from .live_topic import LiveTopic
 from .mirror import CONTENT_BYTES, FetchContent, FetchDeltas, Mirror, Reopen, Step
 from .results import Deltas, Messages
 from .session import Answered, ClientClosed, Outcome, Request, Retry, Session
-from .transport import Socket, SocketClosed, Transport, WebSocketTransport, endpoint_of
+from .transport import Transport, WebSocketTransport, endpoint_of
 
 __all__ = ["Client", "Token", "Worker", "connect"]
 
 log = logging.getLogger("livetree.client")
 
 T = TypeVar("T")
-
-Token: TypeAlias = str | None | Callable[[], str | None | Awaitable[str | None]]
-"""A token, or what returns one when it is asked; it may be asked again when one expires."""
 
 PING_SECONDS: Final = 20.0
 SILENCE_SECONDS: Final = 45.0
@@ -147,19 +144,21 @@ class Client(Commands):
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._url = url
-        self._token_source = token
-        self._token: str | None = None
-        self._token_known = False
-        self._asked_again = False
-        self._transport = transport
         self._session = session
         self._open_timeout = open_timeout
         self._request_timeout = request_timeout
-        self._ping_seconds, self._silence_seconds = heartbeat
         self._content_bytes = content_bytes
         self._clock = clock
         self._entropy = Entropy(clock, random_bytes)
-        self._backoff = Backoff()
+        self._link = Link(
+            url,
+            self,
+            token=token,
+            transport=transport,
+            heartbeat=heartbeat,
+            clock=clock,
+            entropy=self._entropy,
+        )
         self._answers: dict[int, Callable[[Raw | LivetreeError], None]] = {}
         self._topics: dict[str, tuple[LiveTopic, int]] = {}
         self._resumed: set[str] = set()
@@ -167,13 +166,7 @@ class Client(Commands):
         self._task: asyncio.Task[None] | None = None
         self._over: LivetreeError | None = None
         self._first_welcome: asyncio.Future[None] | None = None
-        self._send_due = asyncio.Event()
-        self._cut: asyncio.Future[str] | None = None
-        self._beat: Timer | None = None
-        self._heard_at = 0.0
-        self._connections = 0
         self._unreadable = 0
-        self._last_error: str = ""
 
     # Starting and stopping --------------------------------------------------------------
 
@@ -211,7 +204,7 @@ class Client(Commands):
             self._first_welcome.set_exception(
                 Unavailable(
                     f"{self._url} was not reached within {self._open_timeout} s: "
-                    f"{self._last_error or 'no answer'}"
+                    f"{self._link.last_error or 'no answer'}"
                 )
             )
 
@@ -270,7 +263,7 @@ class Client(Commands):
         except BaseException:
             self._answers.pop(request.id, None)
             self._session.abandon(request)
-            self._send_due.set()
+            self._link.flush()
             raise
         finally:
             if timer is not None:
@@ -295,7 +288,7 @@ class Client(Commands):
             raise RuntimeError("the client isn't connected: enter `async with` first")
         request = self._session.add(command)
         self._answers[request.id] = answer
-        self._send_due.set()
+        self._link.flush()
         return request
 
     def settle(self, request: Request) -> None:
@@ -380,8 +373,11 @@ class Client(Commands):
             match need:
                 case Reopen():
                     log.debug("topic %s is opened again: %s", live.id, need.reason)
-                    again = partial(self._reopen, live, self._connections)
-                    self._clock.call_later(need.delay, again)
+                    again = partial(self._reopen, live, self._link.connections)
+                    if need.delay > 0:
+                        self._clock.call_later(need.delay, again)
+                    else:
+                        again()
                 case FetchDeltas():
                     command = p.TopicDeltas(topic=live.id, seq=need.seq, commit=need.commit)
                     self.post(command, partial(self._deltas_came, live, need))
@@ -394,7 +390,7 @@ class Client(Commands):
 
     def _reopen(self, live: LiveTopic, connection: int) -> None:
         if (
-            connection == self._connections
+            connection == self._link.connections
             and self.is_online
             and self._is_open(live)
             and live.mirror.reopen_due
@@ -426,126 +422,39 @@ class Client(Commands):
 
     async def _run(self) -> None:
         try:
-            while True:
-                closed = await self._connect_once()
-                if isinstance(closed, LivetreeError):
-                    self._end(closed, error_of_topics=closed)
-                    return
-                await sleep(self._clock, self._backoff.delay(closed, self._entropy.fraction()))
-        except Exception as error:
+            error = await self._link.run()
+        except Exception as fault:
             log.exception("the client has failed")
-            failure = Internal(f"the client has failed: {error!r}")
-            self._end(failure, error_of_topics=failure)
+            error = Internal(f"the client has failed: {fault!r}")
+        self._end(error, error_of_topics=error)
 
-    async def _connect_once(self) -> int | None | LivetreeError:
-        """Connect and stay; returns the close code, None if it was never open, or a final error."""
-        began = self._clock.monotonic()
-        try:
-            token = await self._current_token()
-            socket = await self._transport.open(self._url)
-        except LivetreeError as error:
-            return error
-        except Exception as error:
-            self._last_error = str(error) or repr(error)
-            return None
-        try:
-            closed = await self._converse(socket, token)
-        finally:
-            self._disconnected()
-            await socket.close()
-        self._last_error = str(closed)
-        self._backoff.stood(self._clock.monotonic() - began)
-        if (
-            closed.code == p.Close.UNAUTHENTICATED
-            and callable(self._token_source)
-            and not self._asked_again
-        ):
-            self._asked_again = True
-            self._token_known = False
-            return None
-        return final_error(closed.code, closed.reason) or closed.code
+    @property
+    def outgoing(self) -> deque[str]:
+        """The frames that are to be sent. For the link."""
+        return self._session.outgoing
 
-    async def _current_token(self) -> str | None:
-        if not self._token_known:
-            source = self._token_source
-            token = source() if callable(source) else source
-            self._token = await token if isawaitable(token) else token
-            self._token_known = True
-        return self._token
-
-    async def _converse(self, socket: Socket, token: str | None) -> SocketClosed:
-        self._cut = cut = asyncio.get_running_loop().create_future()
-        self._connections += 1
-        self._heard_at = self._clock.monotonic()
-        self._resumed = self._session.hello(token, self._resumes())
-        self._send_due.set()
-        self._watch(self._ping_seconds)
-        reader = asyncio.create_task(self._read(socket))
-        sender = asyncio.create_task(self._send(socket))
-        try:
-            await asyncio.wait([reader, cut], return_when=asyncio.FIRST_COMPLETED)
-            return reader.result() if reader.done() else SocketClosed(1006, cut.result())
-        finally:
-            if self._beat is not None:
-                self._beat.cancel()
-            self._cut = None
-            reader.cancel()
-            sender.cancel()
-            await asyncio.gather(reader, sender, return_exceptions=True)
-
-    def _resumes(self) -> list[p.Resume]:
+    def greet(self, token: str | None) -> None:
+        """Say hello on a new connection. For the link."""
         now = self._clock.monotonic()
-        return [live.mirror.resume(now) for live, _ in self._topics.values()]
+        resumes = [live.mirror.resume(now) for live, _ in self._topics.values()]
+        self._resumed = self._session.hello(token, resumes)
 
-    async def _read(self, socket: Socket) -> SocketClosed:
-        while True:
-            try:
-                text = await socket.recv()
-            except SocketClosed as closed:
-                return closed
-            self._heard_at = self._clock.monotonic()
-            try:
-                self._receive(text)
-            except Exception as error:
-                log.exception("a frame could not be carried out: the connection is made anew")
-                return SocketClosed(1011, repr(error))
+    def ping(self) -> None:
+        """Ask for a sign of life. For the link."""
+        self._session.ping()
 
-    async def _send(self, socket: Socket) -> None:
-        try:
-            while True:
-                while self._session.outgoing:
-                    await socket.send(self._session.outgoing.popleft())
-                self._send_due.clear()
-                await self._send_due.wait()
-        except SocketClosed:
-            pass  # the reader learns it too, with all that came before
-        except Exception as error:
-            self._drop(f"can't send: {error!r}")
-
-    def _watch(self, seconds: float) -> None:
-        self._beat = self._clock.call_later(seconds, self._check_pulse)
-
-    def _check_pulse(self) -> None:
-        # Rounded up: a timer may come a little early, and then wait for next to nothing.
-        silent = self._clock.monotonic() - self._heard_at + 0.01
-        if silent >= self._silence_seconds:
-            self._drop(f"nothing was heard for {silent:.0f} s")
-            return
-        if silent >= self._ping_seconds:
-            if self.is_online:
-                self._session.ping()
-                self._send_due.set()
-            self._watch(min(self._ping_seconds, self._silence_seconds - silent))
-        else:
-            self._watch(self._ping_seconds - silent)
-
-    def _drop(self, reason: str) -> None:
-        if self._cut is not None and not self._cut.done():
-            self._cut.set_result(reason)
+    def lost(self) -> None:
+        """Wait for the next connection. For the link."""
+        self._carry_out(self._session.lost())
+        for live, _ in list(self._topics.values()):
+            self._take(live, live.mirror.disconnected())
+        if self._worker is not None:
+            self._worker.offline()
 
     # Frames -----------------------------------------------------------------------------
 
-    def _receive(self, text: str) -> None:
+    def receive(self, text: str) -> None:
+        """Carry out a frame. For the link."""
         try:
             frame: p.ServerFrame = p.decode_frame(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -553,7 +462,7 @@ class Client(Commands):
         else:
             self._carry_out(self._session.receive(frame))
         if self._session.outgoing:
-            self._send_due.set()
+            self._link.flush()
 
     def _receive_unreadable(self, text: str, error: Exception) -> None:
         """Read as much of a frame as there is: only what it concerns starts over."""
@@ -561,7 +470,7 @@ class Client(Commands):
         try:
             about = _about(text)
         except (msgspec.DecodeError, RecursionError):
-            self._drop(f"the server sent what is no frame: {error}")
+            self._link.drop(f"the server sent what is no frame: {error}")
             return
         if about.re is not None:
             answer = Internal(f"the server's answer can't be read: {error}")
@@ -599,10 +508,10 @@ class Client(Commands):
 
     def _retry(self, request: Request) -> None:
         self._session.retry(request)
-        self._send_due.set()
+        self._link.flush()
 
     def _welcomed(self) -> None:
-        self._asked_again = False
+        self._link.welcomed()
         if self._first_welcome is not None and not self._first_welcome.done():
             self._first_welcome.set_result(None)
         for topic_id, (live, _) in list(self._topics.items()):
@@ -612,13 +521,6 @@ class Client(Commands):
             self.post(p.TopicClose(topic=topic_id), _ignore)
         if self._worker is not None:
             self._worker.online()
-
-    def _disconnected(self) -> None:
-        self._carry_out(self._session.lost())
-        for live, _ in list(self._topics.values()):
-            self._take(live, live.mirror.disconnected())
-        if self._worker is not None:
-            self._worker.offline()
 
     def _end(self, error: LivetreeError, *, error_of_topics: LivetreeError | None) -> None:
         if self._over is not None:
@@ -637,9 +539,9 @@ class Client(Commands):
         return {
             **self._session.statistics(),
             "topics": len(self._topics),
-            "connections": self._connections,
+            "connections": self._link.connections,
             "unreadable": self._unreadable,
-            "lastError": self._last_error,
+            "lastError": self._link.last_error,
         }
 
     def __repr__(self) -> str:

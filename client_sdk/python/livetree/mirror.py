@@ -7,37 +7,28 @@ needs; whoever owns it carries them out and brings the answers.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec import UNSET, Struct
 
 from . import changes as c
+from .contents import Contents, owned_delta, owned_node
 from .core import protocol as p
-from .core.content import merge_data, parts_checksum, text_of
+from .core.content import text_of
 from .core.live import LiveReply
 from .core.tree import Tree
+from .live_texts import LiveTexts
 from .results import Deltas, Messages
 
-__all__ = ["FetchContent", "FetchDeltas", "Mirror", "Need", "Reopen", "Step"]
+__all__ = ["CONTENT_BYTES", "FetchContent", "FetchDeltas", "Mirror", "Need", "Reopen", "Step"]
 
 CONTENT_BYTES: Final = 64 * 1024 * 1024
 """How much message content a mirror keeps, unless told otherwise."""
 
 AHEAD: Final = 100
 """How many deltas are kept that came before the one that they build on."""
-
-EARLY: Final = 200
-"""How many messages are kept that were read before their delta came."""
-
-HELD_BYTES: Final = 4 * 1024 * 1024
-"""How much live text is kept whose writer isn't known yet."""
-
-FRAME_BYTES: Final = 200
-"""What a frame costs beside its text, about."""
 
 SNAPSHOT_SECONDS: Final = 60.0
 """How far apart a mirror that keeps drifting asks for snapshots."""
@@ -48,9 +39,6 @@ REOPEN_SECONDS: Final = 1.0
 REFUSED_SECONDS: Final = 5.0
 """How long after a refusal a topic is opened again."""
 
-_RAW_FIELDS: Final = ("data", "decisions", "stats", "timing", "context")
-
-_encode = msgspec.json.encode
 _parts_of = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -95,7 +83,6 @@ class Mirror:
 
     Attributes:
         tree: The tree; None until the first snapshot has come.
-        replies: The live replies as far as they are known here.
         gone: Why the topic is no longer there, once it isn't.
         drifts: How often the tree turned out not to be the server's.
 
@@ -104,18 +91,12 @@ class Mirror:
     def __init__(self, topic_id: str, *, content_bytes: int = CONTENT_BYTES) -> None:
         self.topic_id = topic_id
         self.tree: Tree | None = None
-        self.replies: dict[str, LiveReply] = {}
         self.gone: str | None = None
         self.drifts = 0
-        self._warm = _Warm(content_bytes)
+        self._contents = Contents(content_bytes)
+        self._texts = LiveTexts()
         self._chunks: list[p.Snapshot] = []
         self._ahead: dict[int, p.Delta] = {}
-        self._held: list[p.Stream] = []
-        self._held_bytes = 0
-        self._unheld: set[str] = set()
-        self._doubted: set[str] = set()
-        self._asked_about: set[str] = set()
-        self._early: dict[str, p.Node] = {}
         self._fetch: FetchDeltas | None = None
         self._reopen: Literal["no", "due", "asked"] = "no"
         self._awaits_snapshot = False
@@ -134,10 +115,16 @@ class Mirror:
         return (
             self._caught_up
             and not self._void
-            and not self._doubted
+            and not self._texts.doubted
             and self._fetch is None
+            and self._reopen == "no"
             and self.gone is None
         )
+
+    @property
+    def replies(self) -> dict[str, LiveReply]:
+        """The live replies as far as they are known here; not to be changed."""
+        return self._texts.replies
 
     @property
     def reopen_due(self) -> bool:
@@ -151,13 +138,10 @@ class Mirror:
         self._reopen = "asked"
         self._awaits_snapshot = self.tree is None or self._void
         self._chunks = []
-        self._asked_about = set(self._doubted)
+        streams = self._texts.ask()
         if self.tree is None or self._void:
             self._snapshot_at = now
             return p.Resume(topic=self.topic_id)
-        streams = {key: (reply.epoch, reply.n) for key, reply in self.replies.items()}
-        for message_id in self._doubted:
-            streams[message_id] = (0, 0)  # of no epoch, so that the whole text comes
         return p.Resume(
             topic=self.topic_id, seq=self.tree.seq, commit=self.tree.commit, streams=streams
         )
@@ -216,29 +200,21 @@ class Mirror:
         It stays at least until the next call or commit, whatever the bound.
 
         """
-        self._evict()
-        loaded: list[str] = []
-        for fetched in answer.nodes if self.tree is not None else ():
-            node = _owned(fetched)
-            held = self._node(node.id)
-            if held is None or node.data is UNSET:
-                continue
-            if self._hold(node):
-                loaded.append(node.id)
-            elif node.version > held.version and len(self._early) < EARLY:
-                self._early[node.id] = node  # its delta is on the way
-        if loaded:
-            self._changes.append(c.Loaded(loaded))
+        tree = self.tree
+        if tree is not None:
+            self._contents.evict(tree)
+            nodes = [owned_node(node) for node in answer.nodes]
+            loaded = [node.id for node in nodes if self._contents.hold(tree, node)]
+            if loaded:
+                self._changes.append(c.Loaded(loaded))
         return self._step()
 
     def disconnected(self) -> Step:
         """Take note that the connection is lost: what was on its way never comes."""
         self._chunks = []
         self._ahead.clear()
-        self._held.clear()
-        self._held_bytes = 0
-        self._unheld.clear()
-        self._early.clear()
+        self._texts.drop_held()
+        self._contents.drop_early()
         self._fetch = None
         self._reopen = "no"
         self._target = None
@@ -259,7 +235,10 @@ class Mirror:
             case p.Delta():
                 self._take_delta(frame, now)
             case p.Stream():
-                self._take_stream(frame, now)
+                if not self._broken:
+                    tree = None if self._chunks else self.tree
+                    self._changes += self._texts.take(frame, tree)
+                    self._ask_for_texts(now)
             case p.Snapshot():
                 self._take_chunk(frame, now)
             case p.Synced():
@@ -297,7 +276,7 @@ class Mirror:
         for delta in page.deltas:
             if delta.seq > tree.seq + 1 or delta.large:
                 break
-            self._apply_next(_owned_delta(delta), now)
+            self._apply_next(owned_delta(delta), now)
         self._apply_ahead(now)
         if tree.seq < max(page.seq, *self._ahead, 0):
             if tree.seq > before:
@@ -336,7 +315,7 @@ class Mirror:
         written = {
             message_id: data
             for message_id, (_, _, checksum) in delta.ended.items()
-            if (data := self._written(message_id, checksum)) is not None
+            if (data := self._texts.written(tree.get(message_id), checksum)) is not None
         }
         # What was followed while it grew is fetched, so that its text does not vanish.
         lost = [
@@ -349,30 +328,23 @@ class Mirror:
         self._changes.append(c.Committed(delta))
         for put in delta.put:
             if put.data is not UNSET:
-                self._warm.note(put.id, put.data)
+                self._contents.note(put.id, put.data)
         for message_id in delta.ended:
-            self._warm.note(message_id, written.get(message_id))
+            self._contents.note(message_id, written.get(message_id))
         for message_id in delta.drop:
-            self._warm.note(message_id, None)
-        self._hold_early(message_id for message_id in (*(put.id for put in delta.put), *lost))
-        self._follow_live(tree, now)
-        self._evict()
+            self._contents.note(message_id, None)
+        loaded = self._contents.follow(tree, [*(put.id for put in delta.put), *lost])
+        if loaded:
+            self._changes.append(c.Loaded(loaded))
+        self._changes += self._texts.follow(tree)
+        self._ask_for_texts(now)
+        self._contents.evict(tree)
         if lost := [each for each in lost if each in tree and tree.node(each).data is UNSET]:
             self._needs.append(FetchContent(lost))
         if not exact:
             self._drifted(now)
         else:
             self._check_synced(now)
-
-    def _written(self, message_id: str, checksum: int) -> Raw | None:
-        """Return the data of a reply that ended, if what was streamed here is all of it."""
-        reply, node = self.replies.get(message_id), self._node(message_id)
-        if reply is None or node is None or node.data is UNSET:
-            return None
-        parts = reply.parts()
-        if parts_checksum(parts) != checksum:
-            return None
-        return Raw(merge_data(bytes(node.data), _encode({"parts": parts})))
 
     def _keep_ahead(self, delta: p.Delta) -> None:
         if len(self._ahead) < AHEAD:  # else it is fetched
@@ -383,61 +355,9 @@ class Mirror:
             self._fetch = FetchDeltas(self.tree.seq, self.tree.commit)
             self._needs.append(self._fetch)
 
-    # Live replies -----------------------------------------------------------------------
-
-    def _take_stream(self, frame: p.Stream, now: float) -> None:
-        tree = self.tree
-        if self._chunks or tree is None or frame.epoch > tree.seq:
-            # Its writer's claim is not known here yet.
-            if self._held_bytes < HELD_BYTES:
-                self._held.append(frame)
-                self._held_bytes += _size(frame)
-            else:
-                self._unheld.add(frame.message_id)
-        elif not self._broken and tree.live.get(frame.message_id) == frame.epoch:
-            self._follow(frame, now)
-
-    def _follow(self, frame: p.Stream, now: float) -> None:
-        if frame.message_id in self._doubted and not frame.reset:
-            return
-        reply = self.replies.get(frame.message_id)
-        if reply is None or reply.epoch != frame.epoch:
-            # A new writer goes on where the last one ended.
-            n, parts = (reply.n, reply.parts()) if reply is not None else (0, [])
-            if not frame.reset and frame.first != n + 1:
-                self._doubt(frame.message_id, now)
-                return
-            reply = LiveReply(frame.epoch, n, parts)
-        before = reply.n
-        if not reply.follow(frame):
-            self._doubt(frame.message_id, now)
-            return
-        self.replies[frame.message_id] = reply
-        self._doubted.discard(frame.message_id)
-        if frame.reset or reply.n > before:
-            self._changes.append(
-                c.Streamed(frame.message_id, frame.epoch, frame.to, frame.ops, frame.reset)
-            )
-
-    def _follow_live(self, tree: Tree, now: float) -> None:
-        """Bring the replies in line with the tree's, and take what was held for them."""
-        for message_id in [each for each in self.replies if each not in tree.live]:
-            del self.replies[message_id]
-        self._doubted &= tree.live.keys()
-        known = [frame for frame in self._held if frame.epoch <= tree.seq]
-        if known:
-            self._held = [frame for frame in self._held if frame.epoch > tree.seq]
-            self._held_bytes = sum(map(_size, self._held))
-        for frame in known:
-            self._take_stream(frame, now)
-        for message_id in [each for each in self._unheld if tree.live.get(each)]:
-            self._unheld.remove(message_id)
-            self._doubt(message_id, now)
-
-    def _doubt(self, message_id: str, now: float) -> None:
-        """Some of a reply's text is missing: until it comes whole, it stays as it is."""
-        self._doubted.add(message_id)
-        self._ask_to_reopen("live text is missing", now)
+    def _ask_for_texts(self, now: float) -> None:
+        if self._texts.doubted:
+            self._ask_to_reopen("live text is missing", now)
 
     # Snapshots --------------------------------------------------------------------------
 
@@ -462,28 +382,18 @@ class Mirror:
             commit=first.commit,
             active_node_id=first.active_node_id,
             state=first.state,
-            nodes=[_owned(node) for chunk in chunks for node in chunk.nodes],
+            nodes=[owned_node(node) for chunk in chunks for node in chunk.nodes],
         )
-        warm, self._warm = self._warm, _Warm(self._warm.limit)
-        if old is not None and not old_void and not first.reset:
-            for message_id in warm:
-                node = old.get(message_id)
-                if node is not None and node.data is not UNSET:
-                    tree.hold(message_id, node.version, node.data)
-        for node in tree.nodes():
-            if node.data is not UNSET:
-                self._warm.note(node.id, node.data)
         self.tree = tree
-        self.replies = {live.message_id: LiveReply.of(live) for live in first.live}
+        self._contents.load(tree, None if old_void or first.reset else old)
+        self._texts.load(first.live)
         self._void = self._broken = self._caught_up = self._awaits_snapshot = False
         self._fetch = self._target = None
-        self._doubted.clear()
-        self._unheld.clear()
-        self._early.clear()
         if old is not None:
             self._changes.append(c.Reset(first.reset))
-        self._follow_live(tree, now)
-        self._evict()
+        self._changes += self._texts.follow(tree)
+        self._ask_for_texts(now)
+        self._contents.evict(tree)
         if tree.digest != first.digest:
             self._drifted(now)
         self._apply_ahead(now)
@@ -495,8 +405,7 @@ class Mirror:
     def _take_synced(self, frame: p.Synced, now: float) -> None:
         if self._reopen == "asked":
             self._reopen = "no"
-        self._doubted -= self._asked_about
-        self._asked_about = set()
+        self._texts.answered()
         tree = self.tree
         if tree is None or self._broken or self._chunks:
             self._break("the snapshot did not come whole", now)
@@ -505,8 +414,7 @@ class Mirror:
             self.drifts += self._awaits_snapshot  # which did not come
             self._ask_to_reopen("the mirror has drifted", now)
             return
-        if self._doubted:
-            self._ask_to_reopen("live text is missing", now)
+        self._ask_for_texts(now)
         self._target = frame
         if frame.seq > tree.seq:
             self._ask_for_deltas()
@@ -517,7 +425,7 @@ class Mirror:
         if frame is None or tree is None or frame.seq > tree.seq or self._fetch is not None:
             return
         self._target = None
-        if self._doubted or self._void:
+        if self._texts.doubted or self._void:
             return  # another will come
         if frame.seq == tree.seq and frame.commit != tree.commit:
             self._ask_to_reopen("the server has another history", now)
@@ -583,12 +491,12 @@ class Mirror:
             if node.data is UNSET:
                 cold.append(message_id)
             else:
-                self._warm.touch(message_id)
+                self._contents.touch(message_id)
         return cold
 
     def is_early(self, message_id: str) -> bool:
         """Tell whether content is here of a version that the tree is still to reach."""
-        return message_id in self._early
+        return self._contents.is_early(message_id)
 
     def _known(self, message_id: str) -> p.Node:
         node = self._node(message_id)
@@ -599,109 +507,18 @@ class Mirror:
     def _node(self, message_id: str) -> p.Node | None:
         return None if self.tree is None else self.tree.get(message_id)
 
-    def _hold(self, node: p.Node) -> bool:
-        assert self.tree is not None
-        assert node.data is not UNSET
-        if not self.tree.hold(node.id, node.version, node.data):
-            return False
-        self._warm.note(node.id, node.data)
-        return True
-
-    def _hold_early(self, message_ids: Iterable[str]) -> None:
-        for message_id in message_ids if self._early else ():
-            early = self._early.get(message_id)
-            held = self._node(message_id)
-            if early is None or (held is not None and held.version < early.version):
-                continue
-            del self._early[message_id]
-            if held is not None and held.data is UNSET and self._hold(early):
-                self._changes.append(c.Loaded([message_id]))
-
-    def _evict(self) -> None:
-        tree = self.tree
-        if tree is not None and self._warm.size > self._warm.limit:
-            for message_id in self._warm.excess(keep=tree.live):
-                tree.release(message_id)
-
     def statistics(self) -> dict[str, int]:
         """Return figures for logs and tests."""
         return {
             "seq": 0 if self.tree is None else self.tree.seq,
             "messages": 0 if self.tree is None else len(self.tree),
-            "contentBytes": self._warm.size,
+            "contentBytes": self._contents.size,
             "live": len(self.replies),
             "ahead": len(self._ahead),
-            "held": len(self._held),
+            "held": self._texts.held,
             "drifts": self.drifts,
         }
 
     def __repr__(self) -> str:
         state = "gone" if self.gone is not None else "synced" if self.synced else "behind"
         return f"<Mirror {self.topic_id} {state} {self.tree!r}>"
-
-
-class _Warm:
-    """Which messages have their content here, least recently used first, and its size."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.size = 0
-        self._sizes: OrderedDict[str, int] = OrderedDict()
-
-    def note(self, message_id: str, data: Raw | UnsetType | None) -> None:
-        self.size -= self._sizes.pop(message_id, 0)
-        if isinstance(data, Raw):
-            size = len(memoryview(data))
-            self._sizes[message_id] = size
-            self.size += size
-
-    def touch(self, message_id: str) -> None:
-        if message_id in self._sizes:
-            self._sizes.move_to_end(message_id)
-
-    def excess(self, keep: Iterable[str]) -> list[str]:
-        """Take out, and return, what is to be let go of."""
-        kept = set(keep)
-        found: list[str] = []
-        for message_id in self._sizes:
-            if self.size <= self.limit:
-                break
-            if message_id not in kept:
-                found.append(message_id)
-                self.size -= self._sizes[message_id]
-        for message_id in found:
-            del self._sizes[message_id]
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sizes)
-
-
-def _size(frame: p.Stream) -> int:
-    texts = (op.text if isinstance(op, p.TextOp) else memoryview(op.value) for op in frame.ops)
-    return FRAME_BYTES + sum(map(len, texts))
-
-
-def _owned(node: p.Node) -> p.Node:
-    """Return the node with its own copies, so that it doesn't keep the whole frame alive."""
-    copies = {
-        name: raw.copy() for name in _RAW_FIELDS if isinstance(raw := getattr(node, name), Raw)
-    }
-    return replace(node, **copies) if copies else node
-
-
-def _owned_delta(delta: p.Delta) -> p.Delta:
-    return replace(
-        delta,
-        put=[
-            replace(
-                put,
-                **{
-                    name: raw.copy()
-                    for name in _RAW_FIELDS
-                    if isinstance(raw := getattr(put, name), Raw)
-                },
-            )
-            for put in delta.put
-        ],
-    )

@@ -321,14 +321,23 @@ class Endpoint(asyncio.Protocol):
     # Beginning and end --------------------------------------------------------------------
 
     def _shake_hands(self, request: Request) -> None:
-        path = urlsplit(request.path).path
-        if path not in PATHS:
-            text = f"there is no websocket at {path}: it is at {PATHS[-1]}\n"
-            self._protocol.send_response(self._protocol.reject(404, text))
-        elif (reason := self._unwelcome(request)) is not None:
-            self._protocol.send_response(self._protocol.reject(403, reason + "\n"))
+        try:
+            refusal = self._refusal(request)
+        except (ValueError, LookupError) as error:
+            # A path, a host or an origin that is no URL, or that is there twice.
+            refusal = (400, f"the request can't be understood: {error}")
+        if refusal is not None:
+            status, reason = refusal
+            self._protocol.send_response(self._protocol.reject(status, f"{reason}\n"))
         else:
             self._protocol.send_response(self._protocol.accept(request))
+
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        path = urlsplit(request.path).path
+        if path not in PATHS:
+            return 404, f"there is no websocket at {path}: it is at {PATHS[-1]}"
+        reason = self._unwelcome(request)
+        return None if reason is None else (403, reason)
 
     def _unwelcome(self, request: Request) -> str | None:
         """Tell why a browser's page may not connect; None if it may."""

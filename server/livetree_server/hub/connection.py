@@ -96,9 +96,11 @@ class Connection:
             self._hub.resumed(self)
 
     def end(self) -> None:
-        """Note that nothing can be sent any more."""
-        self.closed = True
-        self._wake()
+        """Note that nothing can be sent any more; from now on nobody tries."""
+        if not self.closed:
+            self.closed = True
+            self._wake()
+            self._hub.closed(self)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -157,8 +157,10 @@ class Hub:
         return True
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection everywhere."""
-        connection.end()
+        """Forget a connection everywhere: it has ended, if only for us."""
+        if not connection.closed:
+            connection.end()  # which comes back here
+            return
         self.connections.discard(connection)
         self._workers.pop(connection, None)
         for topic_id in list(connection.topics):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +11,10 @@ from filelock import FileLock, Timeout
 
 from ..topics.ports import StoreError
 
-__all__ = ["StoreInUse", "StoreRefused", "hold", "inspect"]
+__all__ = ["APPLICATION", "StoreInUse", "StoreRefused", "damaged", "hold", "inspect"]
+
+APPLICATION: Final = 0x6C747265  # "ltre"
+"""What an SQLite file of ours says of itself in its header."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -53,10 +58,10 @@ def hold(path: Path) -> FileLock:
 
 def inspect(path: Path) -> None:
     """
-    Look at a file before SQLite does.
+    Look at a file before anything is done with it, and leave it as it is.
 
     Raises:
-        StoreRefused: If it is there, is not empty and is no SQLite database.
+        StoreRefused: If there is something in it that is not ours, or can't be read.
 
     """
     try:
@@ -70,3 +75,20 @@ def inspect(path: Path) -> None:
         ) from error
     if start and start != _MAGIC:
         raise StoreRefused(f"{path} is not an SQLite database: name another file")
+    try:
+        with closing(sqlite3.connect(path)) as sql:
+            (application,) = sql.execute("PRAGMA application_id").fetchone()
+            (tables,) = sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        raise damaged(path, error) from error
+    # One of ours whose making was cut short is empty.
+    if application != APPLICATION and (application or tables):
+        raise StoreRefused(f"{path} is a database of another program: name another file")
+
+
+def damaged(path: Path, why: object) -> StoreRefused:
+    """Return the refusal of a database that can't be read or written."""
+    return StoreRefused(
+        f"{path} can't be used as a database ({why}): restore it from a backup, or name "
+        "another file"
+    )

@@ -8,15 +8,12 @@ from typing import Final
 from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
 
-from .files import StoreRefused
+from .files import APPLICATION, StoreRefused, damaged
 
-__all__ = ["APPLICATION", "HEAD", "migrate"]
+__all__ = ["HEAD", "migrate"]
 
 HEAD: Final = "0001"
 """The newest revision that this version knows; `migrations` has them all."""
-
-APPLICATION: Final = 0x6C747265  # "ltre"
-"""What an SQLite file of ours says of itself in its header."""
 
 
 def migrate(engine: Engine, path: Path) -> None:
@@ -24,30 +21,16 @@ def migrate(engine: Engine, path: Path) -> None:
     Make the schema, or bring it up to date: all in one transaction, or nothing.
 
     Raises:
-        StoreRefused: If the database is another program's, or of a newer livetree, or
-            can't be read or written.
+        StoreRefused: If the database is of a newer livetree, or can't be read or written.
 
     """
     try:
         with engine.begin() as tx:
-            _refuse_strangers(tx, path)
             # Alembic takes its time to be imported, and most starts have no need of it.
             if (current := _revision(tx)) != HEAD:
                 _upgrade(tx, path, current)
     except DBAPIError as error:
-        raise StoreRefused(
-            f"{path} can't be used as a database ({error.orig}): restore it from a backup, "
-            "or name another file"
-        ) from error
-
-
-def _refuse_strangers(tx: Connection, path: Path) -> None:
-    application = tx.exec_driver_sql("PRAGMA application_id").scalar_one()
-    if application == APPLICATION:
-        return
-    if application or inspect(tx).get_table_names():
-        raise StoreRefused(f"{path} is a database of another program: name another file")
-    tx.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
+        raise damaged(path, error.orig) from error
 
 
 def _revision(tx: Connection) -> str | None:
@@ -71,4 +54,5 @@ def _upgrade(tx: Connection, path: Path, current: str | None) -> None:
             f"{path} was written by a newer livetree (revision {current}; this one knows "
             f"up to {HEAD}): install that version, or name another file"
         )
+    tx.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
     command.upgrade(config, "head")

@@ -194,7 +194,7 @@ def due(tx: Connection, lease_before: int, offered_before: int) -> list[Due]:
     late = union_all(
         select(*columns, live.c.lease_until.label("at")).where(live.c.lease_until < lease_before),
         select(*columns, live.c.offered_at.label("at")).where(live.c.offered_at < offered_before),
-    ).subquery()
+    ).subquery("late")
     rows = tx.execute(
         select(topic.c.id, late.c.message_id, late.c.epoch)
         .join(topic, topic.c.key == late.c.topic_key)

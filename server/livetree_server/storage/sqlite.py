@@ -29,7 +29,7 @@ from . import reading
 from .files import StoreRefused, hold, inspect
 from .migrate import migrate
 from .pruning import Pruning
-from .writer import Writer
+from .writer import Writer, reason
 from .writing import Renewal
 
 __all__ = ["SqliteStore"]
@@ -40,10 +40,10 @@ Answer = TypeVar("Answer")
 _OLDEST: Final = (3, 37)  # STRICT tables
 _MAX_READING: Final = 1_000
 _PRAGMAS: Final = (
+    "busy_timeout = 5000",
     "journal_mode = WAL",
     "synchronous = FULL",  # a commit that was answered survives a power cut
     "foreign_keys = ON",
-    "busy_timeout = 5000",
     "cache_size = -16000",  # KiB
     # The writer makes its checkpoints itself, where nobody waits; this is for the rest.
     "wal_autocheckpoint = 16000",  # pages
@@ -167,6 +167,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """As `Store.close`; may be called again."""
+        self._writer.close_nowait()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._close))
 
     async def __aenter__(self) -> Self:
@@ -196,22 +197,23 @@ class SqliteStore:
                 return function(tx, *args, **kwargs)
 
         try:
-            reading = asyncio.get_running_loop().run_in_executor(self._readers, read)
+            answer = asyncio.get_running_loop().run_in_executor(self._readers, read)
         except RuntimeError:
             raise StoreError("the store is closed") from None
         # Counted until the thread is done, whether or not its caller still waits.
         self._reads += 1
-        reading.add_done_callback(self._read_is_done)
+        answer.add_done_callback(self._read_is_done)
         try:
-            return await reading
+            return await answer
         except SQLAlchemyError as error:
-            raise StoreError(f"the database can't be read: {error}") from error
+            raise StoreError(f"the database can't be read: {reason(error)}") from error
 
     def _read_is_done(self, _: object) -> None:
         self._reads -= 1
 
     def _close(self) -> None:
-        self._writer.close()
+        self._writer.close_nowait()
+        self._writer.wait_closed()
         self._readers.shutdown()
         self._reading.dispose()
         self._writing.dispose()

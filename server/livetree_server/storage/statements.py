@@ -55,21 +55,18 @@ class Statement:
             raise ValueError(f"{compiled} takes {order}, not {list(parameters)}")
         self._text = str(compiled)
 
-    def count(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Run it once for each of the rows, and tell how many rows of the database that touched."""
-        if not rows:
-            return 0
-        return tx.exec_driver_sql(self._text, list(rows)).rowcount
-
     def each(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """
         Run it once for each of the rows.
 
         Raises:
-            RuntimeError: If not every row has touched one of the database.
+            RuntimeError: If not every one of them has touched a row of the database.
 
         """
-        if (touched := self.count(tx, rows)) != len(rows):
+        if not rows:
+            return
+        touched = tx.exec_driver_sql(self._text, list(rows)).rowcount
+        if touched != len(rows):
             raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from ..topics.ports import Run, StoreError
 from .statements import Statements
 from .writing import Renewal, renew, write_runs
 
-__all__ = ["Chore", "Writer"]
+__all__ = ["Chore", "Writer", "reason"]
 
 logger = logging.getLogger("livetree.storage")
 
@@ -99,11 +99,14 @@ class Writer:
         self._queue.put(_Waiting(work, answer))
         return await answer
 
-    def close(self) -> None:
-        """Write what waits and end the thread; may be called again, and blocks."""
+    def close_nowait(self) -> None:
+        """Take nothing more; what waits is still written. May be called again."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
+
+    def wait_closed(self) -> None:
+        """Block until all is written and the thread has ended, once it was told to close."""
         self._thread.join()
 
     def statistics(self) -> dict[str, int]:
@@ -198,7 +201,7 @@ class Writer:
             outcomes = self._do(connection, group)
         except Exception as error:
             self._disconnect()
-            raise _Unwritten(str(error)) from error
+            raise _Unwritten(reason(error)) from error
         try:
             transaction.commit()
         except Exception as error:
@@ -206,10 +209,10 @@ class Writer:
         return outcomes
 
     def _failed(self, group: Sequence[_Waiting], what: str, error: Exception) -> list[_Outcome]:
-        logger.error("%s: %s", what, error)
+        logger.error("%s: %s", what, reason(error))
         self._failures += 1
         self._disconnect()
-        return [StoreError(f"{what}: {error}") for _ in group]
+        return [StoreError(f"{what}: {reason(error)}") for _ in group]
 
     def _do(self, tx: Connection, group: Sequence[_Waiting]) -> list[_Outcome]:
         runs = [each.work for each in group if isinstance(each.work, Run)]
@@ -256,11 +259,14 @@ class _Unwritten(Exception):
     """A transaction failed before its commit; the cause is what the database said."""
 
 
+def reason(error: Exception) -> str:
+    """Return what the database said, without the statement that it said it of."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)
+
+
 def _refusal(failure: _Unwritten) -> Exception:
     cause = failure.__cause__
-    if isinstance(cause, OperationalError) or (
-        isinstance(cause, DBAPIError) and cause.connection_invalidated
-    ):
+    if isinstance(cause, OperationalError):
         return StoreError(f"the database can't be written: {failure}")
     logger.error("the database refused a change", exc_info=cause)
     return Internal("the database refused the change, and nothing of it was kept: report this")

@@ -155,7 +155,7 @@ class Due(Struct, frozen=True):
 
 class Store(Protocol):
     """
-    The durable truth. Every implementation passes ``tests/contracts/test_store.py``.
+    The durable truth. Every implementation passes ``tests/contracts/test_store*.py``.
 
     Deleted topics are as good as absent for every reading method.
 

@@ -118,6 +118,8 @@ class Subscribers:
             return
         while subscriber.writable:
             missed = await log_since(room, at.seq, at.commit, self._store, limit=CATCH_UP_PAGE)
+            if self._behind.get(subscriber) is not at:
+                return  # its connection has ended meanwhile
             if missed is None:
                 await self._send_snapshot(room, subscriber, reset=at.commit is not None)
                 return
@@ -140,6 +142,8 @@ class Subscribers:
     async def _send_snapshot(self, room: Room, subscriber: Subscriber, *, reset: bool) -> None:
         if cold := room.cold_page():
             room.hold(await self._store.contents(self._topic_id, cold))
+            if subscriber not in self._behind:
+                return  # its connection has ended meanwhile
         # From here to the capture nothing waits: one step, one state.
         chunks = room.snapshot(reset=reset)
         position = self._behind[subscriber] = room.position

@@ -1,0 +1,273 @@
+"""The ops of the cases, said in commands of the protocol."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import msgspec
+from livetree.core import protocol as p
+
+from .backend import Backend, Pen, Row, row_of
+from .matching import CaseFault
+
+Step = dict[str, Any]
+Op = Callable[[Backend, Step], dict[str, Any]]
+
+# Words of the cases for which there is no command yet, or which only some can do.
+NOT_YET = {
+    *("topic.duplicate", "branch.reserve", "message.deleteGroup", "message.retry"),
+    *("path.get", "path.through", "topic.persistTemporary", "temporary.append"),
+    *("migrate.v1", "migrate.validate", "flow.graph", "flow.merge"),
+}
+FEATURES = {
+    *("anchors", "clock", "soft-delete", "raw-store", "live", "temporary", "migrate", "flow"),
+}
+PARAMETERS = {"op", "topic", "as", "at", "error", "expect"}
+
+
+def lacking(step: Step) -> str | None:
+    """Return what of a step's op has no command yet."""
+    if step["op"] in NOT_YET:
+        return str(step["op"])
+    if step["op"] == "turn.submit":
+        if (mode := step["user"]["mode"]) not in ("create", "existing"):
+            return f"turn.submit {mode}"
+        if (wish := step.get("whenLive", "reject")) != "reject":
+            return f"whenLive {wish}"
+    return None
+
+
+def perform(backend: Backend, step: Step) -> dict[str, Any]:
+    """
+    Carry out a step whose references are resolved, and return its result in the cases' words.
+
+    Raises:
+        Refused: If it is refused.
+        KeyError: If there is no such op.
+
+    """
+    return OPS[step["op"]](backend, step)
+
+
+def _ask(backend: Backend, step: Step, **command: Any) -> dict[str, Any]:
+    told = {key: value for key, value in command.items() if value is not _ABSENT}
+    told.setdefault("op", step["op"])
+    told.setdefault("topic", step["topic"])
+    return backend.request(told, step.get("at"))
+
+
+_ABSENT: Any = object()
+
+
+def _given(step: Step, *names: str, **renamed: str) -> dict[str, Any]:
+    """Take parameters of a step that are there, by their own name or by the protocol's."""
+    found = {name: step[name] for name in names if name in step}
+    return found | {told: step[name] for told, name in renamed.items() if name in step}
+
+
+def _row(backend: Backend, topic: str, message_id: str) -> Row:
+    return backend.stored()[topic].rows[message_id]
+
+
+# Topics ----------------------------------------------------------------------------------
+
+
+def _topic_create(backend: Backend, step: Step) -> dict[str, Any]:
+    told = backend.request({"op": "topic.create"}, step.get("at"))
+    return {"id": told["topic"], "active": backend.stored()[told["topic"]].active}
+
+
+def _topic_clear(backend: Backend, step: Step) -> dict[str, Any]:
+    return {"deleted": _ask(backend, step)["deleted"]}
+
+
+def _topic_delete(backend: Backend, step: Step) -> dict[str, Any]:
+    _ask(backend, step)
+    return {}
+
+
+def _set_active(backend: Backend, step: Step) -> dict[str, Any]:
+    return {"active": _ask(backend, step, nodeId=step["nodeId"])["activeNodeId"]}
+
+
+# Messages --------------------------------------------------------------------------------
+
+
+def _create(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(
+        backend,
+        step,
+        **_given(step, "parent", "role", "text", "data", "status", "setActive", "group", "model"),
+    )
+    return _row(backend, step["topic"], told["messageId"])
+
+
+def _create_sibling(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, **_given(step, "sourceId", "text", "data"))
+    return _row(backend, step["topic"], told["messageId"])
+
+
+def _update(backend: Backend, step: Step) -> dict[str, Any]:
+    changes = _given(step, "parent", "text", "data", "status", "group")
+    _ask(backend, step, messageId=step["id"], **changes)
+    return _row(backend, step["topic"], step["id"])
+
+
+def _delete(backend: Backend, step: Step) -> dict[str, Any]:
+    flags = _given(step, "cascade", "strategy", "awaitingInputOnly")
+    told = _ask(backend, step, messageId=step["id"], **flags)
+    return {key: told[key] for key in ("deleted", "reparented", "newActive")}
+
+
+def _submit(backend: Backend, step: Step) -> dict[str, Any]:
+    user = step["user"]
+    told = _ask(
+        backend,
+        step,
+        user=_given(user, "mode", "parent", "text", "status", "model", messageId="id"),
+        placeholders=[_given(each, "model", messageId="id") for each in step["placeholders"]],
+        **_given(step, "group", "preserveActive", "whenLive"),
+    )
+    rows = backend.stored()[step["topic"]].rows
+    return {
+        "id": told["userId"],
+        "user": rows[told["userId"]],
+        "placeholders": [rows[each] for each in told["placeholderIds"]],
+    }
+
+
+# Reads -----------------------------------------------------------------------------------
+
+
+def _tree_get(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, **_given(step, "depth", "nodeId", "rootId"))
+    return {
+        "rootId": told["rootId"],
+        "active": told["activeNodeId"],
+        "nodes": [_tree_node(node) for node in told["nodes"]],
+        "groups": [
+            {
+                "parent": group["parentId"],
+                "group": group["group"],
+                "nodes": [_tree_node(node, parent=False) for node in group["nodes"]],
+            }
+            for group in told["groups"]
+        ],
+    }
+
+
+def _tree_node(node: dict[str, Any], *, parent: bool = True) -> dict[str, Any]:
+    taken = ("id", "role", "status", "hasChildren", "awaitingInput", "preview", "createdAt")
+    return {key: node[key] for key in taken} | ({"parent": node["parentId"]} if parent else {})
+
+
+def _branch_get(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, **_given(step, "nodeId", "cursor", "limit", "includeSiblings"))
+    return {
+        "items": [
+            {**row_of(_node(item["node"])), "siblings": item["siblings"]} for item in told["items"]
+        ],
+        "next": told["next"],
+        "active": told["activeNodeId"],
+        "rootId": told["rootId"],
+    }
+
+
+def _node(told: dict[str, Any]) -> p.Node:
+    return msgspec.json.decode(msgspec.json.encode(told), type=p.Node)
+
+
+# Live replies ----------------------------------------------------------------------------
+
+
+def claim(backend: Backend, topic: str, message_id: str, now: int | None) -> None:
+    """Begin to write a pending reply."""
+    command = {"op": "stream.claim", "topic": topic, "messageId": message_id}
+    backend.pens[message_id] = Pen(backend.request(command, now)["epoch"])
+
+
+def _write(backend: Backend, step: Step, text: str) -> None:
+    pen = backend.pens[step["id"]]
+    if text:
+        backend.append(step["topic"], step["id"], pen, text)
+        pen.n += 1
+
+
+def _finish(backend: Backend, step: Step) -> Row:
+    pen = backend.pens.pop(step["id"])
+    _ask(
+        backend,
+        step,
+        op="stream.finish",
+        messageId=step["id"],
+        status=step["status"],
+        epoch=pen.epoch,
+        n=pen.n,
+    )
+    return _row(backend, step["topic"], step["id"])
+
+
+def _finalize(backend: Backend, step: Step) -> dict[str, Any]:
+    """Let a writer claim a reply, write it and end it."""
+    if step["status"] not in get_args(p.Ended):
+        # Alone, since what is refused after a claim leaves the claim behind.
+        backend.pens[step["id"]] = Pen(1)
+        return _finish(backend, step)
+    claim(backend, step["topic"], step["id"], step.get("at"))
+    _write(backend, step, step["text"])
+    return _finish(backend, step)
+
+
+def _emit(backend: Backend, step: Step) -> dict[str, Any]:
+    _write(backend, step, step["delta"])
+    return {}
+
+
+def _end(backend: Backend, step: Step) -> dict[str, Any]:
+    so_far = (backend.written(step["topic"]) or {}).get(step["id"], "")
+    if not step["text"].startswith(so_far):
+        raise CaseFault(f"{step['id']} can't take back that it wrote {so_far!r}")
+    _write(backend, step, step["text"][len(so_far) :])
+    return _finish(backend, step)
+
+
+def _attach(backend: Backend, step: Step) -> dict[str, Any]:
+    text = backend.written(step["topic"])
+    return {"mode": "not-found"} if text is None else {"mode": "live", "text": text}
+
+
+def _reconcile(backend: Backend, step: Step) -> dict[str, Any]:
+    """Take the time of every pending reply as up."""
+    changed = []
+    for topic, stored in backend.stored().items():
+        for row in stored.rows.values():
+            if (row["role"], row["status"]) == ("assistant", "pending"):
+                command = {"op": "offer.expire", "topic": topic, "messageId": row["id"]}
+                backend.request(command, step.get("at"))
+                changed.append(row["id"])
+    return {"changed": changed}
+
+
+def _raw(backend: Backend, step: Step) -> dict[str, Any]:
+    backend.raw(step)
+    return {}
+
+
+OPS: dict[str, Op] = {
+    "topic.create": _topic_create,
+    "topic.clear": _topic_clear,
+    "topic.delete": _topic_delete,
+    "topic.setActive": _set_active,
+    "message.create": _create,
+    "message.createSibling": _create_sibling,
+    "message.update": _update,
+    "message.delete": _delete,
+    "message.finalize": _finalize,
+    "turn.submit": _submit,
+    "tree.get": _tree_get,
+    "branch.get": _branch_get,
+    "stream.emit": _emit,
+    "stream.end": _end,
+    "stream.attach": _attach,
+    "boot.reconcile": _reconcile,
+    "store.raw": _raw,
+}

@@ -1,0 +1,142 @@
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from livetree.core import protocol as p
+from livetree_server.storage import SqliteStore, files, migrate
+from livetree_server.storage.schema import metadata
+from livetree_server.topics.ports import MutationKey
+from sqlalchemy import Engine, create_engine, event
+
+from tests.contracts.building import START, Room, ask, create, say
+
+
+@pytest.fixture
+async def migrated(tmp_path: Path) -> Path:
+    """A database as the revisions make it."""
+    path = tmp_path / "livetree.db"
+    await (await SqliteStore.open(path)).close()
+    return path
+
+
+def ddl(path: Path) -> dict[str, str]:
+    """Return what makes each table, index and trigger, but not its spacing."""
+    with closing(sqlite3.connect(path)) as sql:
+        rows = sql.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {name: " ".join(text.split()) for name, text in rows}
+
+
+def test_the_revisions_make_what_the_schema_says(migrated: Path, tmp_path: Path):
+    made = tmp_path / "made.db"
+    engine = create_engine(f"sqlite:///{made}")
+    metadata.create_all(engine)
+    engine.dispose()
+
+    revised = ddl(migrated)
+
+    assert revised.pop("alembic_version")
+    assert revised == ddl(made)
+    assert len([name for name in revised if revised[name].startswith("CREATE TRIGGER")]) == 8
+
+
+def test_alembic_sees_no_difference(migrated: Path):
+    engine = create_engine(f"sqlite:///{migrated}")
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_name": lambda name, kind, _: (kind, name) != ("table", "alembic_version")
+            },
+        )
+
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_the_newest_revision_is_the_one_that_the_code_asks_for(migrated: Path):
+    config = Config()
+    config.set_main_option("script_location", "livetree_server.storage:migrations")
+
+    assert ScriptDirectory.from_config(config).get_heads() == [migrate.HEAD]
+    with closing(sqlite3.connect(migrated)) as sql:
+        assert sql.execute("SELECT * FROM alembic_version").fetchall() == [(migrate.HEAD,)]
+        assert sql.execute("PRAGMA application_id").fetchone() == (files.APPLICATION,)
+
+
+async def test_a_migration_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "livetree.db"
+    trigger = "CREATE TRIGGER topic_keeps_id"
+
+    def fail(conn, cursor, statement, parameters, context, executemany):
+        if statement.startswith(trigger):
+            raise sqlite3.OperationalError("the power went out")
+
+    event.listen(Engine, "before_cursor_execute", fail)
+    try:
+        with pytest.raises(Exception, match="the power went out"):
+            await SqliteStore.open(path)
+    finally:
+        event.remove(Engine, "before_cursor_execute", fail)
+
+    assert ddl(path) == {}
+    await (await SqliteStore.open(path)).close()
+    assert "topic_keeps_id" in ddl(path)
+
+
+async def test_no_statement_goes_through_a_whole_table(tmp_path: Path):
+    plans: dict[str, list[str]] = {}
+
+    def explain(conn, cursor, statement, parameters, context, executemany):
+        if statement.split(maxsplit=1)[0] in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
+            first = parameters[0] if executemany else parameters
+            plan = conn.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", first)
+            plans[statement] = [row[3] for row in plan]
+
+    async with await SqliteStore.open(tmp_path / "livetree.db") as store:
+        event.listen(Engine, "before_cursor_execute", explain)
+        try:
+            await do_everything(store)
+        finally:
+            event.remove(Engine, "before_cursor_execute", explain)
+
+    assert len(plans) > 25
+    for statement, plan in plans.items():
+        for line in plan:
+            # A whole index in its order is read for the list and the rounds, which have a limit.
+            whole = line.startswith("SCAN") and "USING INDEX" not in line
+            of_parameters = "CONSTANT ROW" in line or line in {"SCAN late", "SCAN asked"}
+            assert not whole or of_parameters, f"{line}: {statement}"
+
+
+async def do_everything(store: SqliteStore) -> None:
+    """Use every statement, with more than one key where there can be more."""
+    room = Room()
+    await room.do(store, create(mutation="m1"), ask("u", "a", "b"), say("c", mutation="m2"))
+    await room.do(store, p.StreamClaim(message_id="a"))
+    await store.renew("topic", "a", 4, START)
+    await room.do(
+        store,
+        p.StreamAbort(message_id="a"),
+        p.MessageUpdate(message_id="a", parent="ROOT", text="changed"),
+        p.TopicUpdate(name="new"),
+        p.MessageDelete(message_id="c"),
+    )
+    await store.load("topic")
+    await store.contents("topic", ["a", "b"])
+    await store.deltas("topic", 0, 10)
+    await store.commit_at("topic", 1)
+    await store.mutations([MutationKey("ann", "m1"), MutationKey("ann", "m2")])
+    await Room("other").do(store, create())
+    _, cursor = await store.topics(cursor=None, limit=1, name="")
+    assert cursor is not None
+    await store.topics(cursor=cursor, limit=1, name="x")
+    await store.offers()
+    await store.due(lease_before=0, offered_before=0)
+    await store.prune(START * 10**6)
