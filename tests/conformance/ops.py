@@ -21,7 +21,12 @@ NOT_YET = {
 FEATURES = {
     *("anchors", "clock", "soft-delete", "raw-store", "live", "temporary", "migrate", "flow"),
 }
-PARAMETERS = {"op", "topic", "as", "at", "error", "expect"}
+COMMON = {"op", "topic", "as", "at", "error", "expect"}
+
+
+def strange(step: Step) -> set[str]:
+    """Return a step's parameters that its op doesn't have."""
+    return {*step} - COMMON - {*PARAMETERS[step["op"]].split()} if step["op"] in OPS else set()
 
 
 def lacking(step: Step) -> str | None:
@@ -270,4 +275,24 @@ OPS: dict[str, Op] = {
     "stream.attach": _attach,
     "boot.reconcile": _reconcile,
     "store.raw": _raw,
+}
+
+PARAMETERS: dict[str, str] = {
+    "topic.create": "",
+    "topic.clear": "",
+    "topic.delete": "",
+    "topic.setActive": "nodeId",
+    "message.create": "parent role text data status setActive group model",
+    "message.createSibling": "sourceId text data",
+    "message.update": "id parent text data status group",
+    "message.delete": "id cascade strategy awaitingInputOnly",
+    "message.finalize": "id status text",
+    "turn.submit": "user placeholders group preserveActive whenLive",
+    "tree.get": "depth nodeId rootId",
+    "branch.get": "nodeId cursor limit includeSiblings",
+    "stream.emit": "id delta",
+    "stream.end": "id status text",
+    "stream.attach": "",
+    "boot.reconcile": "",
+    "store.raw": "insert update set delete pointer deleteTopic",
 }

@@ -78,6 +78,8 @@ def _check_form(case: Case) -> None:
     for step in case["when"]:
         if step["op"] not in ops.OPS and step["op"] not in ops.NOT_YET:
             raise CaseFault(f"there is no op {step['op']}")
+        if unknown := ops.strange(step):
+            raise CaseFault(f"{step['op']} has unknown parameters {sorted(unknown)}")
     if unknown := {*case["then"]} - {*CHECKS}:
         raise CaseFault(f"then has unknown keys {sorted(unknown)}")
     if "error" not in case["then"]:

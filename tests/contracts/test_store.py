@@ -155,7 +155,9 @@ async def test_X1_a_repeated_mutation_is_told_before_a_taken_seq(store: Store):
         await store.commit(lost)
 
 
-async def test_X1_one_mutation_sent_to_two_topics_at_once_happens_in_one(store: Store):
+async def test_X1_one_mutation_sent_to_ten_topics_at_once_happens_in_one(
+    store: Store, caplog: pytest.LogCaptureFixture
+):
     rooms = [Room(f"t{place}") for place in range(10)]
     await asyncio.gather(*(room.do(store, create()) for room in rooms))
     runs = [room.plan(say("a", mutation="m")) for room in rooms]
@@ -164,6 +166,7 @@ async def test_X1_one_mutation_sent_to_two_topics_at_once_happens_in_one(store: 
 
     assert outcomes.count(None) == 1
     assert sum(isinstance(outcome, MutationTaken) for outcome in outcomes) == 9
+    assert not caplog.records, "the store found out by failing"
     rooms[outcomes.index(None)].keep(runs[outcomes.index(None)])
     await check_stored(store, *rooms)
 

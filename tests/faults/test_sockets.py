@@ -22,7 +22,7 @@ from tests.faults.clock import HOURS, Hurried
 from tests.faults.database import check_database, opened
 from tests.faults.process import SECONDS, Server
 from tests.faults.proxy import Proxy
-from tests.faults.raw import Ended, Raw
+from tests.faults.raw import Raw
 from tests.helpers import assert_equal_everywhere, canonical_form
 from tests.simulation.wire import masked
 
@@ -312,7 +312,7 @@ async def test_R6_in_a_burst_of_10_000_requests_others_are_still_answered(tmp_pa
                 p.MessageCreate(
                     id=number, topic=other.id, role="user", text=f"{number}", status="success"
                 )
-                if number % 2
+                if number % 10
                 else p.TopicGet(id=number, topic=other.id)
                 for number in range(BURST)
             ]
@@ -328,7 +328,7 @@ async def test_R6_in_a_burst_of_10_000_requests_others_are_still_answered(tmp_pa
         assert all(isinstance(answer, p.ResultFrame) for answer in answers)
         assert bystander.slowest < max(0.5, took / 4), (bystander.slowest, took)
         assert server.resident_bytes - before < 64 * MIB
-        assert (await client.topic(other.id)).seq == 1 + BURST // 2
+        assert (await client.topic(other.id)).seq == 1 + BURST * 9 // 10
         print(f"{took:.1f} s, {bystander.answered} answered beside, slowest {bystander.slowest}")
         await check_log(server, live)
 
@@ -418,10 +418,10 @@ async def thrown_at(port: int, data: bytes) -> bytes:
         await loop.sock_connect(sock, ("127.0.0.1", port))
         answer = b""
         async with asyncio.timeout(SECONDS):
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 await loop.sock_sendall(sock, data)
                 sock.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 while chunk := await loop.sock_recv(sock, 65536):
                     answer += chunk
         return answer
@@ -449,7 +449,7 @@ async def test_R7_malformed_frames_harm_nobody(tmp_path: Path, greeted: bool):
                     if greeted:
                         await raw.greet()
                         await raw.ask(p.TopicOpen(id=1, topic=live.id))
-                    with contextlib.suppress(ConnectionError):
+                    with contextlib.suppress(OSError):
                         await raw.send_bytes(data)
                         raw.socket.shutdown(socket.SHUT_WR)
                     await raw.close_code()
@@ -461,12 +461,13 @@ async def test_R7_malformed_frames_harm_nobody(tmp_path: Path, greeted: bool):
 @pytest.mark.parametrize("data", [b"", b"GET /v1/ws HT", HEAD], ids=["nothing", "a bit", "more"])
 async def test_H2_who_does_not_come_to_the_point_is_cut(tmp_path: Path, data: bytes):
     async with impatient(tmp_path, HEAD_SECONDS=0.5) as server:
-        raw = Raw(server.port)
-        await raw.connect()
-        await raw.send_bytes(data)
-        with pytest.raises(Ended):
-            await raw.frame()
-        raw.socket.close()
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", server.port))
+            await loop.sock_sendall(sock, data)
+            async with asyncio.timeout(SECONDS):
+                assert await loop.sock_recv(sock, 100) == b""
         assert server.complaints() == ""
 
 

@@ -50,10 +50,14 @@ class ChatEndpoint:
             case "noise":
                 handler.events(b"data: <html>\n\n")
             case "slow":
-                handler.stream(WHOLE[:4])
-                # Nothing more comes from a client, except its end.
                 handler.connection.settimeout(60)
-                if handler.connection.recv(1) == b"":
+                try:
+                    handler.stream(WHOLE[:4])
+                    # Nothing more comes from a client, except its end.
+                    ended = handler.connection.recv(1) == b""
+                except (BrokenPipeError, ConnectionResetError):
+                    ended = True  # before it has read all that was sent
+                if ended:
                     self.gone.set()
             case _:
                 handler.stream(WHOLE)

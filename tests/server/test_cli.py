@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -270,7 +271,7 @@ def test_the_demo_works_with_a_secret_too(program: Program):
 
 def test_H3_a_token_opens_a_server_with_a_secret(guarded: tuple[Program, Running]):
     program, server = guarded
-    assert "token" in sentence(program.run("topics", "--url", server.url))
+    assert "LIVETREE_TOKEN" in sentence(program.run("topics", "--url", server.url))
     for secret, status in ((SECRET, 0), (SECRET[::-1], 1)):
         token = program.run("token", "ada", LIVETREE_SECRET=secret).stdout.strip()
         done = program.run("topics", LIVETREE_TOKEN=token, LIVETREE_URL=server.url)
@@ -462,6 +463,19 @@ def test_a_topic_is_followed_while_it_changes(demo: tuple[Program, Running]):
         assert (tail.end(signal.SIGINT), tail.line(), tail.complaints()) == (130, "", "")
 
 
+def test_following_a_topic_outlives_the_server(program: Program):
+    program.run("import", file_of(program.home, TRIP))
+    with program.serving() as server:
+        port = server.url.rpartition(":")[2]
+        with program.start("tail", "Trip", "--url", server.url) as tail:
+            tail.lines_until("assistant: Home")
+            assert server.end() == 0
+            tail.lines_until("-- the connection is lost")
+            with program.serving("--port", port):
+                tail.lines_until("-- connected again")
+                assert (tail.end(signal.SIGINT), tail.complaints()) == (130, "")
+
+
 async def test_every_kind_of_change_is_told(demo: tuple[Program, Running]):
     program, server = demo
     async with livetree.connect(server.url) as client:
@@ -620,4 +634,4 @@ async def test_L9_stopping_an_answer_ends_what_was_asked_of_the_endpoint(
                 await live.wait_for(lambda live: live.text(reply) == "It is\u2028a ")
                 await live.abort(reply)
                 assert live.node(reply).status == "paused"
-        assert endpoint.gone.wait(30)
+        assert await asyncio.to_thread(endpoint.gone.wait, 30)

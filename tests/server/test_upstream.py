@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -84,4 +85,4 @@ async def test_closing_the_answer_early_ends_the_request(endpoint: ChatEndpoint)
         async for _ in pieces:
             break
 
-    assert endpoint.gone.wait(30)
+    assert await asyncio.to_thread(endpoint.gone.wait, 30)

@@ -171,6 +171,7 @@ def test_the_seeds_see_what_they_are_for():
         for event, count in asyncio.run(run(seed)).events.items():
             total[event] = total.get(event, 0) + count
     expected = {
+        "stream",
         "cut",
         "slow",
         "crash",

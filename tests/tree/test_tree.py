@@ -627,6 +627,17 @@ def test_D4_the_version_of_what_was_put_is_the_deltas_seq():
     }
 
 
+def test_T3_the_last_time_given_out_is_the_highest_not_the_latest():
+    tree = a_tree()
+    draft = Draft(tree, 900)
+    draft.insert(message("newer", ROOT, role="user", created_at=9_000))
+    draft.insert(message("older", "newer", role="assistant", created_at=8_000))
+
+    assert draft.next_created_at() == 9_001
+    commit(tree, draft)
+    assert Draft(tree, 900).next_created_at() == 9_001
+
+
 def test_T3_the_last_time_given_out_never_falls():
     tree = a_tree()
     draft = Draft(tree, 900)

@@ -235,6 +235,8 @@ class Bot:
         try:
             await client.wait_closed()
         except LivetreeError as error:
+            for writer in list(self._writers.values()):
+                writer.lose(error)
             self._fail(error)
 
     def _fail(self, error: LivetreeError) -> None:
@@ -379,7 +381,9 @@ class Bot:
         if writer.lost is not None:
             self._counts["lost"] += 1
             return
-        if failed and not handling.cancelled() and writer.failed is None:
+        if writer.failed is not None:
+            log.error("reply %s: its text was refused: %s", offer.message_id, writer.failed)
+        elif failed and not handling.cancelled():
             log.error(
                 "the handler for reply %s failed", offer.message_id, exc_info=handling.exception()
             )

@@ -138,7 +138,7 @@ class Changes:
         while not self._queue:
             if self._ended:
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(None)
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()

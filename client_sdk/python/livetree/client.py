@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -20,9 +19,9 @@ from .core.errors import Internal, LivetreeError, Unavailable
 from .entropy import Clock, Entropy, SystemClock
 from .link import Link, Token
 from .live_topic import LiveTopic
-from .mirror import CONTENT_BYTES, FetchContent, FetchDeltas, Mirror, Reopen, Step
-from .results import Deltas, Messages
+from .mirror import CONTENT_BYTES
 from .session import Answered, ClientClosed, Outcome, Request, Retry, Session
+from .subscriptions import Subscriptions
 from .transport import Transport, WebSocketTransport, endpoint_of
 
 __all__ = ["Client", "Token", "Worker", "connect"]
@@ -147,20 +146,23 @@ class Client(Commands):
         self._session = session
         self._open_timeout = open_timeout
         self._request_timeout = request_timeout
-        self._content_bytes = content_bytes
         self._clock = clock
         self._entropy = Entropy(clock, random_bytes)
         self._link = Link(
             url,
-            self,
             token=token,
+            outgoing=session.outgoing,
+            greet=self._greet,
+            receive=self._receive,
+            ping=self._ping,
+            lost=self._lost,
             transport=transport,
             heartbeat=heartbeat,
             clock=clock,
             entropy=self._entropy,
         )
         self._answers: dict[int, Callable[[Raw | LivetreeError], None]] = {}
-        self._topics: dict[str, tuple[LiveTopic, int]] = {}
+        self._subscriptions = Subscriptions(self, self.post, clock, content_bytes)
         self._resumed: set[str] = set()
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -222,7 +224,7 @@ class Client(Commands):
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._over is not None and not isinstance(self._over, ClientClosed):
-            raise self._over
+            raise self._over.with_traceback(None)
 
     @property
     def is_online(self) -> bool:
@@ -283,7 +285,7 @@ class Client(Commands):
 
         """
         if self._over is not None:
-            raise self._over
+            raise self._over.with_traceback(None)
         if self._task is None:
             raise RuntimeError("the client isn't connected: enter `async with` first")
         request = self._session.add(command)
@@ -302,8 +304,6 @@ class Client(Commands):
         if self.is_online:
             worker.online()
 
-    # Topics -----------------------------------------------------------------------------
-
     @contextlib.asynccontextmanager
     async def open(self, topic_id: str) -> AsyncIterator[LiveTopic]:
         """
@@ -316,107 +316,14 @@ class Client(Commands):
             Forbidden: If the token doesn't allow it.
 
         """
-        live = self._enter(topic_id)
+        if self._over is not None:
+            raise self._over.with_traceback(None)
+        live = self._subscriptions.enter(topic_id)
         try:
             await live.wait_synced()
             yield live
         finally:
-            self._leave(live)
-
-    def _enter(self, topic_id: str) -> LiveTopic:
-        if self._over is not None:
-            raise self._over
-        live, users = self._topics.get(topic_id, (None, 0))
-        if live is None:
-            live = LiveTopic(self, Mirror(topic_id, content_bytes=self._content_bytes))
-        self._topics[topic_id] = (live, users + 1)
-        if users == 0 and self.is_online:
-            self._open_topic(live)
-        return live
-
-    def _leave(self, live: LiveTopic) -> None:
-        known, users = self._topics.get(live.id, (None, 0))
-        if known is not live:
-            return  # it is gone, and maybe opened anew
-        if users > 1:
-            self._topics[live.id] = (live, users - 1)
-            return
-        del self._topics[live.id]
-        live.end(None)
-        if self.is_online:
-            self.post(p.TopicClose(topic=live.id), _ignore)
-
-    def _open_topic(self, live: LiveTopic) -> None:
-        resume = live.mirror.resume(self._clock.monotonic())
-        command = p.TopicOpen(
-            topic=resume.topic, seq=resume.seq, commit=resume.commit, streams=resume.streams
-        )
-        self.post(command, partial(self._opened, live))
-
-    def _opened(self, live: LiveTopic, answer: Raw | LivetreeError) -> None:
-        if not isinstance(answer, LivetreeError) or not self._is_open(live):
-            return
-        if not self.is_online:
-            return  # it is resumed with the next connection
-        if live.mirror.tree is None or answer.code in ("NOT_FOUND", "FORBIDDEN"):
-            del self._topics[live.id]
-            live.end(answer)
-        else:
-            self._take(live, live.mirror.open_failed())
-
-    def _is_open(self, live: LiveTopic) -> bool:
-        return self._topics.get(live.id, (None, 0))[0] is live
-
-    def _take(self, live: LiveTopic, step: Step) -> None:
-        """Carry out what a mirror needs, and tell what has changed."""
-        for need in step.needs if self.is_online else ():
-            match need:
-                case Reopen():
-                    log.debug("topic %s is opened again: %s", live.id, need.reason)
-                    again = partial(self._reopen, live, self._link.connections)
-                    if need.delay > 0:
-                        self._clock.call_later(need.delay, again)
-                    else:
-                        again()
-                case FetchDeltas():
-                    command = p.TopicDeltas(topic=live.id, seq=need.seq, commit=need.commit)
-                    self.post(command, partial(self._deltas_came, live, need))
-                case FetchContent():
-                    self._fetch_content(live, need)
-        live.take(step.changes)
-        if live.mirror.gone is not None and self._is_open(live):
-            del self._topics[live.id]
-            live.end(None)
-
-    def _reopen(self, live: LiveTopic, connection: int) -> None:
-        if (
-            connection == self._link.connections
-            and self.is_online
-            and self._is_open(live)
-            and live.mirror.reopen_due
-        ):
-            self._open_topic(live)
-
-    def _deltas_came(self, live: LiveTopic, need: FetchDeltas, answer: Raw | LivetreeError) -> None:
-        if not self.is_online or not self._is_open(live):
-            return
-        now = self._clock.monotonic()
-        page = _decoded(answer, Deltas)
-        if page is None:
-            self._take(live, live.mirror.deltas_failed(need, now))
-        else:
-            self._take(live, live.mirror.deltas_came(need, page, now))
-
-    def _fetch_content(self, live: LiveTopic, need: FetchContent) -> None:
-        def came(answer: Raw | LivetreeError) -> None:
-            # Refused, it stays cold: whoever looks at it asks again.
-            messages = _decoded(answer, Messages)
-            if messages is not None and self._is_open(live):
-                self._take(live, live.mirror.content_came(messages))
-
-        command = p.MessageGet(topic=live.id, message_ids=need.message_ids, min_seq=live.seq)
-        with contextlib.suppress(LivetreeError):
-            self.post(command, came)
+            self._subscriptions.leave(live)
 
     # The connection ---------------------------------------------------------------------
 
@@ -428,33 +335,23 @@ class Client(Commands):
             error = Internal(f"the client has failed: {fault!r}")
         self._end(error, error_of_topics=error)
 
-    @property
-    def outgoing(self) -> deque[str]:
-        """The frames that are to be sent. For the link."""
-        return self._session.outgoing
+    def _greet(self, token: str | None) -> None:
+        self._resumed = self._session.hello(token, self._subscriptions.resumes())
 
-    def greet(self, token: str | None) -> None:
-        """Say hello on a new connection. For the link."""
-        now = self._clock.monotonic()
-        resumes = [live.mirror.resume(now) for live, _ in self._topics.values()]
-        self._resumed = self._session.hello(token, resumes)
+    def _ping(self) -> None:
+        if self.is_online:
+            self._session.ping()
 
-    def ping(self) -> None:
-        """Ask for a sign of life. For the link."""
-        self._session.ping()
-
-    def lost(self) -> None:
-        """Wait for the next connection. For the link."""
+    def _lost(self) -> None:
+        # First, so that what the session gives up is not taken for the server's refusal.
+        self._subscriptions.disconnected()
         self._carry_out(self._session.lost())
-        for live, _ in list(self._topics.values()):
-            self._take(live, live.mirror.disconnected())
         if self._worker is not None:
             self._worker.offline()
 
     # Frames -----------------------------------------------------------------------------
 
-    def receive(self, text: str) -> None:
-        """Carry out a frame. For the link."""
+    def _receive(self, text: str) -> None:
         try:
             frame: p.ServerFrame = p.decode_frame(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -475,12 +372,9 @@ class Client(Commands):
         if about.re is not None:
             answer = Internal(f"the server's answer can't be read: {error}")
             self._carry_out(self._session.failed(about.re, answer))
-        elif about.type in ("snapshot", "delta", "synced", "stream") and (
-            live := self._topics.get(about.topic, (None, 0))[0]
-        ):
+        elif about.type in ("snapshot", "delta", "synced", "stream"):
             log.warning("topic %s: a frame can't be read: %s", about.topic, error)
-            now = self._clock.monotonic()
-            self._take(live, live.mirror.unreadable(f"a frame can't be read: {error}", now))
+            self._subscriptions.unreadable(about.topic, error)
         # Frames of a kind that is not known here are a newer server's.
 
     def _carry_out(self, outcomes: list[Outcome]) -> None:
@@ -501,10 +395,7 @@ class Client(Commands):
                     if self._worker is not None:
                         self._worker.offered(outcome)
                 case _:
-                    live = self._topics.get(outcome.topic, (None, 0))[0]
-                    if live is not None:
-                        now = self._clock.monotonic()
-                        self._take(live, live.mirror.receive(outcome, now))
+                    self._subscriptions.receive(outcome)
 
     def _retry(self, request: Request) -> None:
         self._session.retry(request)
@@ -514,11 +405,7 @@ class Client(Commands):
         self._link.welcomed()
         if self._first_welcome is not None and not self._first_welcome.done():
             self._first_welcome.set_result(None)
-        for topic_id, (live, _) in list(self._topics.items()):
-            if topic_id not in self._resumed:
-                self._open_topic(live)
-        for topic_id in self._resumed - self._topics.keys():  # left since the hello
-            self.post(p.TopicClose(topic=topic_id), _ignore)
+        self._subscriptions.welcomed(self._resumed)
         if self._worker is not None:
             self._worker.online()
 
@@ -527,9 +414,7 @@ class Client(Commands):
             return
         self._over = error
         self._carry_out(self._session.close(error))
-        topics, self._topics = self._topics, {}
-        for live, _ in topics.values():
-            live.end(error_of_topics)
+        self._subscriptions.end(error_of_topics)
         if self._first_welcome is not None and not self._first_welcome.done():
             self._first_welcome.set_exception(error)
             self._first_welcome.exception()  # read here, in case nobody waits for it
@@ -538,15 +423,14 @@ class Client(Commands):
         """Return figures for logs and tests."""
         return {
             **self._session.statistics(),
-            "topics": len(self._topics),
-            "connections": self._link.connections,
+            **self._subscriptions.statistics(),
+            **self._link.statistics(),
             "unreadable": self._unreadable,
-            "lastError": self._link.last_error,
         }
 
     def __repr__(self) -> str:
         state = "ended" if self._over else "online" if self.is_online else "offline"
-        return f"<Client {self._url} {state} topics={len(self._topics)}>"
+        return f"<Client {self._url} {state} topics={len(self._subscriptions)}>"
 
 
 def _settle(answered: asyncio.Future[Raw], answer: Raw | LivetreeError) -> None:
@@ -561,16 +445,3 @@ def _settle(answered: asyncio.Future[Raw], answer: Raw | LivetreeError) -> None:
 def _time_out(answered: asyncio.Future[Raw]) -> None:
     if not answered.done():
         answered.set_exception(TimeoutError("no answer in time: the command may happen yet"))
-
-
-def _decoded(answer: Raw | LivetreeError, kind: type[T]) -> T | None:
-    if isinstance(answer, LivetreeError):
-        return None
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except msgspec.DecodeError:
-        return None
-
-
-def _ignore(_: Raw | LivetreeError) -> None:
-    pass

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from .backoff import Backoff, final_error
 from .core.errors import LivetreeError
@@ -15,36 +15,12 @@ from .core.protocol import Close
 from .entropy import Clock, Entropy, Timer, sleep
 from .transport import Socket, SocketClosed, Transport
 
-__all__ = ["Link", "LinkOwner", "Token"]
+__all__ = ["Link", "Token"]
 
 log = logging.getLogger("livetree.client")
 
 Token: TypeAlias = str | None | Callable[[], str | None | Awaitable[str | None]]
 """A token, or what returns one when it is asked; it may be asked again when one expires."""
-
-
-class LinkOwner(Protocol):
-    """Who a link works for; it calls between two awaits, one thing at a time."""
-
-    @property
-    def outgoing(self) -> deque[str]:
-        """The frames to send, in order."""
-
-    @property
-    def is_online(self) -> bool:
-        """Whether the server has welcomed the present connection."""
-
-    def greet(self, token: str | None) -> None:
-        """A connection is open: put its first frame into `outgoing`."""
-
-    def receive(self, text: str) -> None:
-        """A frame has come."""
-
-    def ping(self) -> None:
-        """Nothing has come for a while: put a ping into `outgoing`."""
-
-    def lost(self) -> None:
-        """The connection is over."""
 
 
 class Link:
@@ -53,8 +29,13 @@ class Link:
 
     Args:
         url: The endpoint.
-        owner: Whose frames it carries.
-        token: Proof of who that is.
+        token: Proof of who it is.
+        outgoing: The frames to send, in order; after adding to them, call `flush`.
+        greet: Called with the token when a connection is open: it puts the first frame
+            into `outgoing`.
+        receive: Called with each frame that comes.
+        ping: Called when nothing has come for a while: it puts a ping into `outgoing`.
+        lost: Called when the connection is over.
         transport: What opens sockets.
         heartbeat: After how many seconds without a frame the server is asked for one,
             and after how many the connection is given up.
@@ -70,9 +51,13 @@ class Link:
     def __init__(
         self,
         url: str,
-        owner: LinkOwner,
         *,
         token: Token,
+        outgoing: deque[str],
+        greet: Callable[[str | None], None],
+        receive: Callable[[str], None],
+        ping: Callable[[], None],
+        lost: Callable[[], None],
         transport: Transport,
         heartbeat: tuple[float, float],
         clock: Clock,
@@ -81,7 +66,11 @@ class Link:
         self.connections = 0
         self.last_error = ""
         self._url = url
-        self._owner = owner
+        self._outgoing = outgoing
+        self._greet = greet
+        self._receive = receive
+        self._ping = ping
+        self._lost = lost
         self._token_source = token
         self._token: str | None = None
         self._token_known = False
@@ -136,7 +125,7 @@ class Link:
         try:
             closed = await self._converse(socket, token)
         finally:
-            self._owner.lost()
+            self._lost()
             await socket.close()
         self.last_error = str(closed)
         self._backoff.stood(self._clock.monotonic() - began)
@@ -162,7 +151,7 @@ class Link:
         self._cut = cut = asyncio.get_running_loop().create_future()
         self.connections += 1
         self._heard_at = self._clock.monotonic()
-        self._owner.greet(token)
+        self._greet(token)
         self._send_due.set()
         self._watch(self._ping_seconds)
         reader = asyncio.create_task(self._read(socket))
@@ -188,17 +177,16 @@ class Link:
                 return SocketClosed(1006, f"can't receive: {error!r}")
             self._heard_at = self._clock.monotonic()
             try:
-                self._owner.receive(text)
+                self._receive(text)
             except Exception as error:
                 log.exception("a frame could not be carried out: the connection is made anew")
                 return SocketClosed(1011, repr(error))
 
     async def _send(self, socket: Socket) -> None:
-        outgoing = self._owner.outgoing
         try:
             while True:
-                while outgoing:
-                    await socket.send(outgoing.popleft())
+                while self._outgoing:
+                    await socket.send(self._outgoing.popleft())
                 self._send_due.clear()
                 await self._send_due.wait()
         except SocketClosed:
@@ -215,12 +203,19 @@ class Link:
         if silent >= self._silence_seconds:
             self.drop(f"nothing was heard for {silent:.0f} s")
         elif silent >= self._ping_seconds:
-            if self._owner.is_online:
-                self._owner.ping()
-                self._send_due.set()
+            self._ping()
+            self._send_due.set()
             self._watch(min(self._ping_seconds, self._silence_seconds - silent))
         else:
             self._watch(self._ping_seconds - silent)
+
+    def statistics(self) -> dict[str, int | str]:
+        """Return figures for logs and tests."""
+        return {
+            "connections": self.connections,
+            "attempts": self._backoff.attempts,
+            "lastError": self.last_error,
+        }
 
     def __repr__(self) -> str:
         state = "up" if self._cut is not None else "down"

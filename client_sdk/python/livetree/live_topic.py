@@ -446,7 +446,7 @@ class LiveTopic:
 
     def _over(self) -> LivetreeError:
         if self._error is not None:
-            return self._error
+            return self._error.with_traceback(None)
         if self.mirror.gone is not None:
             return NotFound(f"topic {self.id} is gone: {self.mirror.gone}", id=self.id)
         return ClientClosed(f"topic {self.id} was closed here: open it again")

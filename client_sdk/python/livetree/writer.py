@@ -118,7 +118,7 @@ class Writer:
 
     def _raise_if_over(self) -> None:
         if (error := self.lost or self.failed) is not None:
-            raise error
+            raise error.with_traceback(None)
 
     # For the bot ------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Writer:
             except LivetreeError as error:
                 if error.code not in _ENDS:
                     raise
-                self._lose(error)
+                self.lose(error)
                 return False
             else:
                 return True
@@ -177,7 +177,7 @@ class Writer:
         if ack.epoch != self.epoch or self.lost is not None:
             return
         if not self._log.acknowledge(ack.received, ack.durable):
-            self._lose(StaleStream(f"reply {self.message_id} has ops of another writer"))
+            self.lose(StaleStream(f"reply {self.message_id} has ops of another writer"))
             return
         self._kept_at = self._clock.monotonic()
         while self._posted and self._posted[0][0] <= ack.received:
@@ -229,7 +229,7 @@ class Writer:
             generation = self._generation
             self._clock.call_later(BUSY_SECONDS, lambda: self._pump_again(generation))
         elif answer.code in _ENDS:
-            self._lose(answer)
+            self.lose(answer)
         else:
             self._forget_posted()
             self._log.give_up_unreceived()
@@ -252,7 +252,8 @@ class Writer:
             self._client.settle(request)
         self._posted.clear()
 
-    def _lose(self, error: LivetreeError) -> None:
+    def lose(self, error: LivetreeError) -> None:
+        """Stop writing, and the handler with it: the reply is no longer ours."""
         if self.lost is None:
             self.lost = error
             self._moved.set()
@@ -287,7 +288,7 @@ class Writer:
         if not isinstance(answer, LivetreeError):
             self._kept_at = self._clock.monotonic()
         elif answer.code in _ENDS:
-            self._lose(answer)
+            self.lose(answer)
 
     def statistics(self) -> dict[str, int]:
         """Return figures for logs and tests."""

@@ -15,6 +15,12 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run the command line, and end the process with its exit status."""
-    from .program import run
-
-    sys.exit(run(sys.argv[1:]))
+    try:
+        from .program import INTERRUPTED, run
+    except KeyboardInterrupt:  # while it was being loaded
+        sys.exit(130)
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while it was ending
+        status = INTERRUPTED
+    sys.exit(status)

@@ -64,7 +64,9 @@ class Answers:
                         self._shown.add(message_id)
                         self._transcript.message(self._live.node(message_id))
             case c.Offline():
-                self._transcript.line("-- the connection is lost: trying again")
+                self._transcript.offline()
+            case c.Synced():
+                self._transcript.online()
         return changes
 
     def _pending(self) -> list[str]:

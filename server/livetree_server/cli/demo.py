@@ -49,7 +49,7 @@ async def demonstrate(url: str, secret: str | None) -> None:
 
     async with connect(url, token=token, client="livetree demo") as client:
         await _make_topic(client)
-    bot = Bot(url, token=token, client="livetree demo bot")
+    bot = Bot(url, token=token, client="livetree demo bot", grace_seconds=0)
     register(bot, ["echo"], delay=DELAY_SECONDS)
     await bot.serve()
 

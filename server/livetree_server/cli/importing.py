@@ -10,7 +10,6 @@ import click
 from ..config import Config
 from . import data as data_directory
 from .report import Report
-from .server import url_option
 from .ways_in import Unreadable, way_in
 
 __all__ = ["import_files"]
@@ -31,7 +30,11 @@ __all__ = ["import_files"]
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
 @click.option("--strict", is_flag=True, help="Of a file take everything, or nothing at all.")
-@url_option
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Import through this server, wherever its data is.  [env: LIVETREE_URL]",
+)
 @data_directory.option
 def import_files(files: tuple[Path, ...], strict: bool, url: str | None, data: Path | None) -> int:
     """

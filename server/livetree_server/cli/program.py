@@ -121,6 +121,8 @@ def sentence(error: BaseException) -> str:
         return f"{error.format_message().rstrip('.')}: see {path} --help"
     if isinstance(error, click.ClickException):
         return error.format_message()
+    if getattr(error, "code", None) == "UNAUTHENTICATED":
+        return f"{error} (in LIVETREE_TOKEN; livetree token makes one)"
     if isinstance(error, ConfigError) or _is_told_by_itself(error):
         return str(error)
     if isinstance(error, OSError):

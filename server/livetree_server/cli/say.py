@@ -28,8 +28,8 @@ __all__ = ["say"]
       git diff | livetree say review - --model gpt-5
     """
 )
-@click.argument("topic", required=False)
-@click.argument("text", required=False)
+@click.argument("topic", required=False, metavar="TOPIC")
+@click.argument("text", required=False, metavar="TEXT")
 @click.option(
     "--model",
     "models",
@@ -41,7 +41,7 @@ __all__ = ["say"]
 @click.option(
     "--wait",
     type=click.FloatRange(min=0.1),
-    default=20.0,
+    default=20,
     show_default=True,
     metavar="SECONDS",
     help="How long a bot may take to begin.",

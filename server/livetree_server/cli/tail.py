@@ -94,6 +94,8 @@ def _tell(transcript: Transcript, change: Change) -> None:
         case c.Streamed():
             transcript.grown(change.message_id, change.ops, reset=change.reset)
         case c.Offline():
-            transcript.line("-- the connection is lost: trying again")
+            transcript.offline()
+        case c.Synced():
+            transcript.online()
         case c.Gone(reason=reason):
             transcript.line(f"-- the topic is gone: {clipped(reason, 100)}")

@@ -52,8 +52,8 @@ class _Right(click.ParamType[tuple[str, str]]):
 @click.option(
     "--days",
     type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default="30",
+    default=30,
+    show_default=True,
     help="How long it is valid.",
 )
 def token(subject: str, topics: tuple[tuple[str, str], ...], days: float) -> None:

@@ -53,6 +53,7 @@ class Transcript:
         self._growing: tuple[str, int] | None = None
         """The message and the part whose text the last line ends with."""
         self._at_start = True
+        self._offline = False
         self._current: str | None = None
         """The reply that is shown as it grows."""
         self._held: dict[str, list[Op]] = {}
@@ -75,6 +76,18 @@ class Transcript:
         self.end()
         self._current = None
         self._held.clear()
+
+    def offline(self) -> None:
+        """Write that the connection is lost."""
+        if not self._offline:
+            self.line("-- the connection is lost: trying again")
+        self._offline = True
+
+    def online(self) -> None:
+        """Write that it is back, and nothing is missing, if it was lost."""
+        if self._offline:
+            self.line("-- connected again")
+        self._offline = False
 
     def message(self, node: p.Node) -> None:
         """Write a message with its whole text; one that is being written stays open."""

@@ -135,6 +135,8 @@ class _ThroughServer:
             reason = str(json.loads(text)["message"])
         except (ValueError, KeyError, TypeError):
             reason = f"{response.status_code} {clipped(text, 200)}"
+        if response.status_code == 401:
+            reason = "it wants a valid token in LIVETREE_TOKEN; livetree token makes one"
         return f"the server at {self._url} takes no files from you: {one_line(reason)}"
 
 

@@ -63,7 +63,7 @@ def active_term(active_node_id: str | None) -> str:
 
 
 def state_terms(key: str, value: Any) -> list[str]:
-    """Return the terms of one key of the topic's other state; metadata has one per key of its own."""
+    """Return the terms of one key of a topic's other state; metadata has one per key of its own."""
     if key == "metadata":
         return [f"set\nmetadata.{name}\n{canonical(item)}" for name, item in value.items()]
     return [f"set\n{key}\n{canonical(value)}"]

@@ -85,7 +85,7 @@ class Written(Struct, frozen=True):
 
 
 class Content(Exception):
-    """The plan needs the data of these messages, which the tree doesn't hold: plan again with it."""
+    """The plan needs the data of messages that the tree doesn't hold: plan again with it."""
 
     def __init__(self, message_ids: list[str]) -> None:
         super().__init__(message_ids)
@@ -122,7 +122,7 @@ class ExpireOffer(p.Mutation, frozen=True, kw_only=True, tag="offer.expire"):
 
 
 class ImportTopic(p.Mutation, frozen=True, kw_only=True, tag="topic.import"):
-    """The server's own: a topic with all its messages in one commit, parents first, first turns below ""."""
+    """The server's own: a whole topic in one commit; a first turn may leave its parent empty."""
 
     name: str
     metadata: dict[str, Any]

@@ -375,7 +375,7 @@ class TopicDelete(Mutation, frozen=True, kw_only=True, tag="topic.delete"):
 
 
 class MessageCreate(Mutation, frozen=True, kw_only=True, tag="message.create"):
-    """Add a message below ``parent``: ``AUTO`` is the active node, else the root; ``ROOT`` the root."""
+    """Add a message; ``parent`` is an id, ``ROOT``, or ``AUTO``: the active node, else the root."""
 
     message_id: str | None = None
     parent: str = "AUTO"
@@ -665,7 +665,7 @@ class _Frame(Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"
 
 
 class Limits(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What this server accepts: bytes a frame, bytes a message's data, subscriptions a connection."""
+    """What a server accepts: bytes a frame, bytes a message's data, subscriptions a connection."""
 
     frame_bytes: int
     data_bytes: int
