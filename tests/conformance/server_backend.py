@@ -54,6 +54,8 @@ class ServerBackend:
     """
     A server over one database file, on a clock that the case sets, and a client of it.
 
+    Every mutation is sent twice, as after a lost answer, and must happen once.
+
     Args:
         is_raw: What is stored is read from the file: the case writes to it past all rules, and
             what it may leave there a server refuses to show.
@@ -114,10 +116,19 @@ class ServerBackend:
         if now is None:
             self._clock += 1
         self._now = self._clock if now is None else now
+        if command["op"] == "topic.create":
+            command = {"topic": self._client.new_id(), **command}
+        asked = struct_of(command)
+        if isinstance(asked, p.Mutation):
+            asked = msgspec.structs.replace(asked, mutation=self._client.new_id())
         try:
-            return self._wait(self._client.request(struct_of(command)))
+            result = self._wait(self._client.request(asked))
         except LivetreeError as refusal:
             raise Refused(refusal.code, str(refusal)) from None
+        if isinstance(asked, p.Mutation):
+            again = self._wait(self._client.request(asked))
+            assert told_once(again) == told_once(result), f"{command['op']} happened twice"
+        return result
 
     def append(self, topic: str, message_id: str, pen: Pen, text: str) -> None:
         async def written() -> None:
@@ -199,6 +210,11 @@ class ServerBackend:
         finally:
             self._runner.close()
             self._folder.cleanup()
+
+
+def told_once(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what a repeated request must be answered with; what a writer goes on from is not."""
+    return {key: value for key, value in result.items() if key not in ("n", "parts")}
 
 
 async def _stop(serving: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from livetree.core import protocol as p
@@ -17,6 +17,8 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from tests.faults.process import SECONDS
+
+T = TypeVar("T")
 
 CHUNK = 64 * 1024
 
@@ -119,15 +121,14 @@ class Raw:
                 found.append(frame)
         return found
 
-    async def ask(self, command: p.Command) -> dict[str, Any]:
-        """Send a request and return its result, leaving all else out that comes before it."""
+    async def ask(self, command: p.Command, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+        """Send a request and return its result as a `kind`, and nothing that comes before it."""
         await self.send(command)
         while True:
             frame = await self.frame()
             if isinstance(frame, p.ResultFrame | p.ErrorFrame) and frame.re == command.id:
                 assert isinstance(frame, p.ResultFrame), frame
-                result: dict[str, Any] = msgspec.json.decode(frame.result)
-                return result
+                return msgspec.json.decode(frame.result, type=kind)
 
     async def close_code(self) -> int | None:
         """Read on to the end of the connection; returns the close code."""

@@ -39,31 +39,31 @@ class Slow(MemoryStore):
 async def asked(wire: Wire, command: p.Command) -> dict[str, Any]:
     """Send a request and return its result."""
     wire.send(p.encode(command))
-    async with asyncio.timeout(SECONDS):
-        while True:
-            await asyncio.sleep(0)
-            for text in wire.texts():
-                frame = json.loads(text)
-                if frame.get("re") == command.id:
-                    result: dict[str, Any] = frame["result"]
-                    return result
+    while True:
+        await asyncio.sleep(0)
+        for text in wire.texts():
+            frame = json.loads(text)
+            if frame.get("re") == command.id:
+                result: dict[str, Any] = frame["result"]
+                return result
 
 
 @pytest.mark.parametrize("has", ["nothing", "the first commit"])
 async def test_S1_who_goes_while_it_is_caught_up_is_forgotten(has: str):
     store = Slow()
     hello = p.Hello(protocol=p.PROTOCOL)
-    async with Application(store) as application:
+    async with Application(store) as application, asyncio.timeout(SECONDS):
         wire = Wire(application.gateway)
         wire.send(p.encode(hello))
         born = await asked(wire, p.TopicCreate(id=1, topic="topic"))
         await asked(wire, p.MessageCreate(id=2, topic="topic", role="user", text="Hi"))
         wire.cut()
+        application.rooms.unload("topic")
+        assert application.rooms.statistics()["rooms"] == 0
 
-    at = (0, None) if has == "nothing" else (born["seq"], born["commit"])
-    async with Application(store) as application, asyncio.timeout(SECONDS):
         wire = Wire(application.gateway)
         wire.send(p.encode(hello))
+        at = (0, None) if has == "nothing" else (born["seq"], born["commit"])
         wire.send(p.encode(p.TopicOpen(id=1, topic="topic", seq=at[0], commit=at[1])))
         await store.reading.wait()
         wire.cut()

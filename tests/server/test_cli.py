@@ -282,9 +282,9 @@ def test_H3_a_token_opens_a_server_with_a_secret(guarded: tuple[Program, Running
 def test_a_token_allows_what_it_says(guarded: tuple[Program, Running], rights: str, status: int):
     program, server = guarded
     token = program.run("token", "ada", "--topics", rights, LIVETREE_SECRET=SECRET).stdout
-    made = program.run(
-        *("import", file_of(program.home, TRIP), "--url", server.url), LIVETREE_TOKEN=token.strip()
-    )
+    # So large that it is refused while it could still be on its way.
+    large = file_of(program.home, TRIP, export("a: user " + "word " * 200_000, id="large"))
+    made = program.run("import", large, "--url", server.url, LIVETREE_TOKEN=token.strip())
 
     assert made.returncode == status, made.stderr
     assert ("a token that may write every topic" in made.stderr) == bool(status)

@@ -67,7 +67,7 @@ def twisted(tree: Tree, message_id: str, **changes: Any) -> Tree:
         {"context": Raw(b"{}")},
         {"decisions": Raw(b"{}")},
     ],
-    ids=str,
+    ids=range(14),
 )
 def test_a_message_that_differs_in_any_field_is_told(changes: dict[str, Any]):
     tree = a_tree()

@@ -101,7 +101,26 @@ class _ThroughServer:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
         async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
-            yield cls(client, url)
+            way = cls(client, url)
+            await way._ask_whether_welcome()
+            yield way
+
+    async def _ask_whether_welcome(self) -> None:
+        """
+        Send no file at all, to be refused as for any other.
+
+        A server refuses before it has read the file, and closes: while a file is being
+        sent, its answer could be lost with the connection.
+
+        """
+        import httpx2
+
+        try:
+            response = await self._client.post(f"{self._url}/v1/import", content=b"")
+        except httpx2.HTTPError:
+            raise click.ClickException(no_server(self._url)) from None
+        if response.status_code != 200:
+            raise click.ClickException(self._refusal(response))
 
     async def bring_in(self, path: Path, strict: bool) -> AsyncIterator[Outcome]:
         import httpx2
@@ -114,23 +133,22 @@ class _ThroughServer:
                 "POST", f"{self._url}/v1/import", params=parameters, content=_chunks(path)
             ) as response:
                 if response.status_code != 200:
-                    raise click.ClickException(await self._refusal(response))
+                    await response.aread()
+                    raise click.ClickException(self._refusal(response))
                 async for line in lines(response.aiter_bytes()):
                     outcome = json.loads(line)
                     if outcome["type"] == "error":
                         raise Unreadable(outcome["reason"])
                     ended = outcome["type"] == "end"
                     yield outcome
-        except httpx2.ConnectError:
-            raise click.ClickException(no_server(self._url)) from None
         except httpx2.HTTPError as error:
             why = str(error) or type(error).__name__
             raise click.ClickException(_broken_off(self._url, why)) from None
         if not ended:
             raise click.ClickException(_broken_off(self._url, "its report has no end"))
 
-    async def _refusal(self, response: Any) -> str:
-        text = (await response.aread()).decode(errors="replace")
+    def _refusal(self, response: Any) -> str:
+        text = response.content.decode(errors="replace")
         try:
             reason = str(json.loads(text)["message"])
         except (ValueError, KeyError, TypeError):
