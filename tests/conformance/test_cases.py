@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 from livetree.core import protocol as p
 
@@ -13,14 +15,46 @@ WHOLE = {
 }
 
 
+NOT_YET = {
+    "delete_group": 6,
+    "duplicate": 4,
+    "flow_graph": 4,
+    "invariants": 1,
+    "live_guard": 4,
+    "migrate_v1": 9,
+    "path_through": 5,
+    "reserve_branch": 5,
+    "retry": 4,
+    "submit_turn": 4,
+    "temporary": 3,
+    "when_live": 1,
+}
+"""How many cases of an area name a feature that has no command yet."""
+
+
+def _asks_too_much(case: Case) -> bool:
+    return case["given"].get("topic", {}) is None or any(map(ops.lacking, case["when"]))
+
+
+NOW = [(area, case) for area, case in FOUND if not _asks_too_much(case)]
+
+
 @pytest.mark.parametrize("through", BACKENDS)
-@pytest.mark.parametrize(("area", "case"), FOUND, ids=[case["name"] for _, case in FOUND])
+@pytest.mark.parametrize(("area", "case"), NOW, ids=[case["name"] for _, case in NOW])
 def test_case(through: str, area: str, case: Case):
     outcome = run(area, case, BACKENDS[through](case))
 
-    if outcome.kind == "not yet":
-        pytest.skip(f"not yet: {area} ({outcome.why})")
-    assert outcome.kind == "passed", f"{case['why']}\n{outcome.why}"
+    if through == "server" and area == "reconcile":
+        # The sweep has no command: the server does it by itself.
+        assert (outcome.kind, outcome.why) == ("not yet", "boot.reconcile")
+    else:
+        assert outcome.kind == "passed", f"{case['why']}\n{outcome.why}"
+
+
+def test_what_can_not_be_run_yet_is_known_by_number():
+    left = Counter(area for area, case in FOUND if _asks_too_much(case))
+
+    assert left == NOT_YET
 
 
 def test_names_are_unique():

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -161,9 +162,11 @@ async def test_an_opening_that_is_cancelled_lets_go_of_the_file(path: Path):
     async with asyncio.timeout(30):
         while True:
             try:
-                return await open_and_close(path)
+                await open_and_close(path)
+                break
             except StoreInUse:
                 await asyncio.sleep(0.01)
+    assert not [each for each in threading.enumerate() if each.name == "livetree-writer"]
 
 
 async def test_the_connections_are_set_up_for_durability(path: Path):

@@ -152,10 +152,33 @@ async def test_a_database_that_is_locked_for_long_is_unavailable(
 ):
     pragmas = ["busy_timeout = 1" if each.startswith("busy") else each for each in sqlite._PRAGMAS]
     monkeypatch.setattr(sqlite, "_PRAGMAS", pragmas)
-    room = Room()
+    rooms = [Room(f"t{place}") for place in range(20)]
     async with await SqliteStore.open(path) as store:
-        with locked(path), pytest.raises(StoreError, match="can't be written"):
-            await room.do(store, create())
+        with locked(path):
+            commits = [store.commit(room.plan(create())) for room in rooms]
+            for outcome in await asyncio.gather(*commits, return_exceptions=True):
+                assert isinstance(outcome, StoreError)
+                assert "can't be written" in str(outcome)
+        # Whoever waited with another has not waited for each other once more.
+        assert store.statistics()["failures"] <= 2
 
-        await room.do(store, create())
-        await check_stored(store, room)
+        await asyncio.gather(*(room.do(store, create()) for room in rooms))
+        await check_stored(store, *rooms)
+
+
+async def test_a_cancelled_caller_of_a_group_does_not_keep_the_others_waiting(path: Path):
+    rooms = [Room(f"t{place}") for place in range(10)]
+    async with await SqliteStore.open(path) as store:
+        with locked(path):
+            runs = [room.plan(create()) for room in rooms]
+            commits = [asyncio.create_task(store.commit(run)) for run in runs]
+            await asyncio.sleep(0)
+            for cancelled in (commits[0], commits[4]):
+                cancelled.cancel()
+
+        outcomes = await asyncio.gather(*commits, return_exceptions=True)
+
+        assert [place for place, each in enumerate(outcomes) if each is not None] == [0, 4]
+        for room, run in zip(rooms, runs, strict=True):
+            room.keep(run)
+        await check_stored(store, *rooms)

@@ -232,7 +232,7 @@ async def test_many_mutations_are_read_at_once(store: Store):
 
 def bad_run(room: Room, fault: str) -> Run:
     """Return a run that no plan would make, wrong in one way; message ``a`` is there."""
-    run = room.plan(say("new", mutation="bad"))
+    run = room.plan(say("new", mutation="bad", set_active=False))
     node = run.entries[0].nodes[0]
     assert run.entries[0].delta is not None
     put = run.entries[0].delta.put[0]

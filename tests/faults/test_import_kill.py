@@ -154,3 +154,15 @@ async def test_T9_a_killed_import_leaves_whole_conversations(tmp_path: Path, way
         if server.process is not None:
             server.kill()
             await server.wait()
+
+
+async def test_C1_an_import_is_finished_when_the_server_is_told_to_stop(tmp_path: Path):
+    path = export_file(tmp_path, random.Random(SEED))
+    async with Server(tmp_path) as server, Import(server, path) as running:
+        await running.told(1)
+        assert await server.stop() == 0
+        status, text = await running.rest()
+        assert status == 0, text
+    with opened(server.database) as database:
+        assert len(check_whole(database, expected_of(path))) == CONVERSATIONS
+    assert server.complaints() == ""

@@ -208,6 +208,61 @@ async def test_X6_what_was_acknowledged_survives_each_kill(tmp_path: Path):
     print(f"seed {SEED}: {dict(kinds)}, {load.acknowledged} acknowledged")
 
 
+REPLIES = 8
+WORDS = [f"word{number} " for number in range(30)]
+
+
+async def test_L6_a_reply_is_written_to_its_end_through_each_kill(tmp_path: Path):
+    rng = random.Random(SEED)
+    hurried = {"clock": Hurried(), "random_bytes": rng.randbytes}
+    written: list[str] = []
+    try:
+        async with Server(tmp_path) as server:
+            bot = livetree.Bot(server.url, **hurried)  # type: ignore[arg-type]
+
+            @bot.reply(models=["words"])
+            async def answer(_: livetree.Prompt, pen: livetree.Writer) -> None:
+                for word in WORDS:
+                    await pen.write(word)
+                    await asyncio.sleep(0.005)
+
+            client = livetree.connect(
+                server.url,
+                open_timeout=None,
+                ping_seconds=HOURS,
+                silence_seconds=HOURS,
+                **hurried,  # type: ignore[arg-type]
+            )
+            async with bot, client:
+                topic = await client.create_topic()
+                async with client.open(topic.id) as live:
+                    for _ in range(REPLIES):
+                        turn = await live.submit("Go on", models=["words"])
+                        (reply,) = turn.placeholder_ids
+                        written.append(reply)
+                        seen = rng.choice(WORDS)
+                        async with asyncio.timeout(SECONDS):
+                            await live.wait_for(lambda live: seen in (live.text(reply) or ""))  # noqa: B023
+                        server.kill()
+                        await server.wait()
+                        await server.start()
+                        async with asyncio.timeout(SECONDS):
+                            await live.wait_idle()
+                        (node,) = await live.content([reply])
+                        assert node.status == "success"
+                        assert text_of(node.data) == "".join(WORDS)  # type: ignore[arg-type]
+                    form = await whole(live)
+            assert await server.stop() == 0
+        with opened(server.database) as database:
+            ((tree, _),) = check_database(database).values()
+        assert_equal_everywhere(database=tree, viewer=form)  # type: ignore[arg-type]
+        texts = {node.id: text_of(node.data) for node in tree.nodes()}  # type: ignore[arg-type]
+        assert [texts[reply] for reply in written] == ["".join(WORDS)] * REPLIES
+    except BaseException as error:
+        error.add_note(f"seed {SEED}, reply {len(written)}")
+        raise
+
+
 async def test_the_check_sees_what_it_is_for(tmp_path: Path):
     async with Server(tmp_path) as server:
         load = Load(server, SEED)
