@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import socket
+from typing import Literal
 
 CHUNK = 16 * 1024
 
@@ -22,12 +23,14 @@ class Proxy:
     Attributes:
         calm: Set to cut nothing more.
         cut_count: How many were cut so far.
+        bytes_down: How much the server has sent, over all connections.
 
     """
 
     def __init__(self, port: int, *, rng: random.Random | None = None, cuts: float = 0.0) -> None:
         self.calm = False
         self.cut_count = 0
+        self.bytes_down = 0
         self._port = port
         self._rng = rng or random.Random(0)
         self._cuts = cuts
@@ -50,10 +53,10 @@ class Proxy:
         for link in list(self._links):
             link.cut()
 
-    def mute_all(self) -> None:
+    def mute_all(self, *, up: bool = True, down: bool = True) -> None:
         """Swallow from now on what comes on these connections, and tell nobody."""
         for link in self._links:
-            link.mute = True
+            link.mute = {"up": up, "down": down}
 
     def cut_one(self) -> None:
         """Cut one of the connections, if there is any."""
@@ -90,7 +93,7 @@ class _Link:
     ) -> None:
         _Link.count += 1
         self.number = _Link.count
-        self.mute = False
+        self.mute = {"up": False, "down": False}
         self._proxy = proxy
         self._reader = reader
         self._writers = [writer]
@@ -106,15 +109,19 @@ class _Link:
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(self._reader, writer))
-                group.create_task(self._pump(reader, self._writers[0]))
+                group.create_task(self._pump("up", self._reader, writer))
+                group.create_task(self._pump("down", reader, self._writers[0]))
         finally:
             self.cut()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, way: Literal["up", "down"], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
-                if self.mute:
+                if way == "down":
+                    self._proxy.bytes_down += len(data)
+                if self.mute[way]:
                     continue
                 if self._proxy.draw():
                     writer.write(self._proxy.part_of(data))
@@ -123,7 +130,7 @@ class _Link:
                 writer.write(data)
                 await writer.drain()
             # The other side may have a last word.
-            if not self.mute and not writer.is_closing():
+            if not self.mute[way] and not writer.is_closing():
                 writer.write_eof()
 
     def cut(self) -> None:

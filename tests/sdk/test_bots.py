@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from typing import Any
 
 import pytest
@@ -447,7 +446,6 @@ async def test_a_writer_says_how_it_is():
         held.go.set()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_run_ends_with_a_signal():
     transport = HandCrankedTransport()
     bot = Bot("ws://server", transport=transport)

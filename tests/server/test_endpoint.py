@@ -519,3 +519,33 @@ async def test_X5_a_commit_whose_outcome_is_unknown_is_looked_up(application):
     assert lost["code"] == "UNAVAILABLE"
     assert (await peer.ask(id=3, **request, mutation="lost"))["result"]["seq"] == 3
     assert [frame["seq"] for frame in await viewer.hear()] == [3]
+
+
+async def test_L11_a_reply_goes_on_when_everyone_who_watched_has_left(application):
+    bot, user = connect(application), connect(application)
+    topic = await topic_with(user)
+    user.say(id=1, op="topic.open", topic=topic)
+    turn = await user.ask(
+        id=2,
+        op="turn.submit",
+        topic=topic,
+        user={"mode": "create", "text": "hi"},
+        placeholders=[{}],
+    )
+    reply = turn["result"]["placeholderIds"][0]
+    epoch = (await bot.ask(op="stream.claim", topic=topic, messageId=reply))["result"]["epoch"]
+    writing = {"op": "stream.append", "topic": topic, "messageId": reply, "epoch": epoch}
+    bot.say(id=3, **writing, **{"from": 1, "ops": [["t", 0, "begun, "]]})
+    await bot.hear()
+
+    user.cut()
+    application.rooms.unload(topic)  # nobody watches, but there is live text
+    bot.say(id=4, **writing, **{"from": 2, "ops": [["t", 0, "and ended"]]})
+    await bot.hear()
+    await bot.ask(op="stream.finish", topic=topic, messageId=reply, epoch=epoch, n=2)
+
+    back = connect(application)
+    read = await back.ask(id=5, op="message.get", topic=topic, messageIds=[reply])
+    (node,) = read["result"]["nodes"]
+    assert node["data"]["parts"] == [{"type": "text", "text": "begun, and ended"}]
+    assert node.get("status", "success") == "success"
