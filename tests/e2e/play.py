@@ -256,6 +256,7 @@ async def settled(*mirrors: LiveTopic) -> None:
 async def whole(live: LiveTopic) -> dict[str, Any]:
     """Return a mirror's form with all its content."""
     check_invariants(live.tree)
+    assert live.statistics()["drifts"] == 0
     nodes = await live.content([node.id for node in live.tree.nodes()])
     return canonical_form(live.tree, {node.id: node.data for node in nodes})  # type: ignore[misc]
 

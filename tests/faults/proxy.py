@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 from typing import Literal
 
 CHUNK = 16 * 1024
@@ -105,8 +104,9 @@ class _Link:
             self.cut()
             return
         self._writers.append(writer)
-        for each in self._writers:
-            each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._writers[0].is_closing():  # it was cut meanwhile
+            self.cut()
+            return
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump("up", self._reader, writer))

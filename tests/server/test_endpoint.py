@@ -417,6 +417,20 @@ async def test_X1_two_copies_at_the_same_moment_happen_once(application):
     assert (await one.ask(op="topic.get", topic=topic))["result"]["topic"]["seq"] == 2
 
 
+async def test_X1_a_repeated_claim_tells_what_to_go_on_from(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    turn = await peer.ask(
+        op="turn.submit", topic=topic, user={"mode": "create", "text": "q"}, placeholders=[{}]
+    )
+    (reply,) = turn["result"]["placeholderIds"]
+    claim = {"op": "stream.claim", "topic": topic, "messageId": reply, "mutation": "claim"}
+    first = (await peer.ask(id=1, **claim))["result"]
+    again = (await peer.ask(id=2, **claim))["result"]
+    assert again == first
+    assert (first["n"], first["parts"]) == (0, [])
+
+
 async def test_X3_a_refusal_is_not_kept(application):
     peer = connect(application)
     topic = await topic_with(peer)

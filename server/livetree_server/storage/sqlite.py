@@ -45,8 +45,7 @@ _PRAGMAS: Final = (
     "synchronous = FULL",  # a commit that was answered survives a power cut
     "foreign_keys = ON",
     "cache_size = -16000",  # KiB
-    # The writer makes its checkpoints itself, where nobody waits; this is for the rest.
-    "wal_autocheckpoint = 16000",  # pages
+    "wal_autocheckpoint = 16000",  # pages; a bound: `Checkpoints` comes before it
 )
 
 

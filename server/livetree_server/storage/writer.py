@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..topics.ports import Run, StoreError
+from .checkpoints import Checkpoints
 from .statements import Statements
 from .writing import Renewal, renew, write_runs
 
@@ -30,9 +31,6 @@ Chore: TypeAlias = Callable[[Connection], Any]
 """Something else to do in a transaction of its own, when no run waits before it."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
-_IDLE: Final = 0.1  # seconds without work that make a checkpoint nobody waits for
-_IDLE_COMMITS: Final = 200
-_MOST_COMMITS: Final = 4_000
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +72,7 @@ class Writer:
         self._groups = 0
         self._commits = 0
         self._failures = 0
-        self._since_checkpoint = 0
+        self._checkpoints = Checkpoints(engine)
         self._thread = Thread(target=self._work, name="livetree-writer", daemon=True)
         self._thread.start()
 
@@ -106,8 +104,9 @@ class Writer:
             self._queue.put(None)
 
     def wait_closed(self) -> None:
-        """Block until all is written and the thread has ended, once it was told to close."""
+        """Block until all is written and the threads have ended, once it was told to close."""
         self._thread.join()
+        self._checkpoints.close()
 
     def statistics(self) -> dict[str, int]:
         """Return what waits, and what was done since the start."""
@@ -129,18 +128,11 @@ class Writer:
             chores = [each for each in group if not isinstance(each.work, Run | Renewal)]
             for together in (runs, *([chore] for chore in chores)):
                 self._attend(together)
-            if self._since_checkpoint >= _MOST_COMMITS:
-                self._checkpoint()
         self._disconnect()
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
         """Return what waits, and whether anything may come after it."""
-        try:
-            first = self._queue.get(timeout=_IDLE if self._since_checkpoint else None)
-        except Empty:
-            if self._since_checkpoint >= _IDLE_COMMITS:
-                self._checkpoint()
-            first = self._queue.get()
+        first = self._queue.get()
         group: list[_Waiting] = []
         size = 0
         while first is not None:
@@ -177,11 +169,14 @@ class Writer:
             self._failures += 1
             outcomes = [_refusal(failure)]
         self._groups += 1
-        for each, outcome in zip(group, outcomes, strict=True):
-            if isinstance(each.work, Run) and outcome is None:
-                self._commits += 1
-                self._since_checkpoint += 1
         _answer(group, outcomes)
+        commits = sum(
+            isinstance(each.work, Run) and outcome is None
+            for each, outcome in zip(group, outcomes, strict=True)
+        )
+        self._commits += commits
+        if commits:
+            self._checkpoints.wrote(commits)
 
     def _transact(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         """
@@ -243,16 +238,6 @@ class Writer:
             connection.close()
         except Exception:
             logger.exception("a connection could not be closed")
-
-    def _checkpoint(self) -> None:
-        self._since_checkpoint = 0
-        try:
-            cursor = self._connect().connection.cursor()
-            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            cursor.close()
-        except Exception:
-            logger.exception("the checkpoint failed")
-            self._disconnect()
 
 
 class _Unwritten(Exception):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 from livetree.core import protocol as p
 from livetree.core.errors import Busy, Conflict, LivetreeError, NotFound, Unavailable
 from livetree.core.plan import Content, ImportTopic
@@ -308,7 +309,7 @@ class Runner:
         stored = await self._rooms.store.mutations(keys) if keys else {}
         for each, error in refused:
             found = stored.get(each.key) if each.key is not None else None
-            each.answer(error if found is None else _repeated(each, found))
+            each.answer(error if found is None else self._first_result(each, found))
 
     async def _answer_repeated(self, waiting: list[Waiting], taken: MutationTaken) -> list[Waiting]:
         stored = await self._rooms.store.mutations(taken.keys)
@@ -318,8 +319,22 @@ class Runner:
             if found is None:
                 rest.append(each)
             else:
-                each.answer(_repeated(each, found))
+                each.answer(self._first_result(each, found))
         return rest
+
+    def _first_result(self, waiting: Waiting, stored: StoredMutation) -> bytes | LivetreeError:
+        """Answer a command that happened before with its first result."""
+        command = waiting.command
+        if stored.request_hash != request_hash(command):
+            return Conflict(
+                f"mutation id {command.mutation} belongs to another request: use a new one",
+                mutation=command.mutation,
+            )
+        if isinstance(command, p.StreamClaim) and self._room is not None:
+            result = msgspec.json.decode(stored.result)
+            if self._room.tree.live.get(command.message_id) == result["epoch"]:
+                return p.encode(result | self._room.left_parts(command.message_id))
+        return stored.result
 
     async def _catch_up_with_database(self, waiting: list[Waiting]) -> Room | None:
         """See what another node did, tell it to our subscribers, and decide on that."""
@@ -351,7 +366,7 @@ class Runner:
                 continue
             outcome: bytes | LivetreeError = otherwise
             if isinstance(job, Waiting) and job.key in stored:
-                outcome = _repeated(job, stored[job.key])
+                outcome = self._first_result(job, stored[job.key])
             job.answer(outcome)
 
     async def _make_sure(self) -> bool:
@@ -452,13 +467,3 @@ class Runner:
 
 def _makes_topic(job: Waiting | Job) -> bool:
     return isinstance(job, Waiting) and isinstance(job.command, (p.TopicCreate, ImportTopic))
-
-
-def _repeated(waiting: Waiting, stored: StoredMutation) -> bytes | LivetreeError:
-    """Answer a command that happened before with its first result."""
-    if stored.request_hash == request_hash(waiting.command):
-        return stored.result
-    return Conflict(
-        f"mutation id {waiting.command.mutation} belongs to another request: use a new one",
-        mutation=waiting.command.mutation,
-    )

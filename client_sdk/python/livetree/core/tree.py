@@ -466,7 +466,8 @@ class Draft(View):
         if not changes:
             return False
         if not silent:
-            changes["updated_at"] = self.now
+            # A message's time may be ahead of the clock: no change of it is older than it.
+            changes["updated_at"] = max(self.now, old.created_at)
         data = changes.pop("data", UNSET)
         node = replace(old, version=self.seq + 1, **changes)
         if data is not UNSET:

@@ -1,0 +1,174 @@
+"""The rules of turns and live replies: offered, claimed, ended (DESIGN §4, §5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from . import protocol as p
+from .content import EMPTY_DATA, merge_data, parts_checksum
+from .errors import Conflict, InvalidOperation, StaleStream
+from .planning import (
+    Content,
+    Context,
+    content_node,
+    data_of,
+    fresh_id,
+    insert,
+    object_of,
+    parent_of,
+    refuse_if_live,
+    touch,
+)
+from .tree import Draft
+
+__all__ = [
+    "ExpireLease",
+    "ExpireOffer",
+    "abort",
+    "claim",
+    "expire_lease",
+    "expire_offer",
+    "finish",
+    "turn_submit",
+]
+
+
+class ExpireLease(p.Mutation, frozen=True, kw_only=True, tag="stream.expire"):
+    """The server's own: a writer has vanished, its reply is offered again."""
+
+    message_id: str
+    epoch: int
+
+
+class ExpireOffer(p.Mutation, frozen=True, kw_only=True, tag="offer.expire"):
+    """The server's own: nobody writes this pending reply, it ends as an error."""
+
+    message_id: str
+
+
+def turn_submit(draft: Draft, command: p.TurnSubmit, context: Context) -> dict[str, Any]:
+    """Add a user message, or take one that is there, and offer the replies to it."""
+    refuse_if_live(draft)
+    if isinstance(command.user, p.Existing):
+        user = content_node(draft, command.user.message_id)
+        if user.role != "user":
+            raise InvalidOperation(f"message {user.id} is of role {user.role}, not user")
+    else:
+        fresh = command.user
+        user = insert(
+            draft,
+            parent_id=parent_of(draft, fresh.parent),
+            id=fresh_id(draft, fresh.message_id, context),
+            role="user",
+            status=fresh.status,
+            data=data_of(fresh.text, fresh.data),
+            model_id=fresh.model,
+            author=context.subject,
+        )
+    group = command.group or 0
+    if group:
+        for child_id in draft.children(user.id):
+            if not draft.node(child_id).siblings_group_id:
+                draft.change(child_id, siblings_group_id=group)
+    replies = []
+    live = dict(draft.live)
+    for placeholder in command.placeholders:
+        reply = insert(
+            draft,
+            id=fresh_id(draft, placeholder.message_id, context),
+            parent_id=user.id,
+            role="assistant",
+            status="pending",
+            siblings_group_id=group,
+            data=Raw(EMPTY_DATA),
+            model_id=placeholder.model,
+        )
+        replies.append(reply.id)
+        live[reply.id] = 0
+    if replies:
+        draft.set_state("live", live)
+    if not command.preserve_active:
+        draft.set_active(replies[-1] if replies else user.id)
+    return {"userId": user.id, "placeholderIds": replies}
+
+
+def claim(draft: Draft, command: p.StreamClaim, _: Context) -> dict[str, Any]:
+    """Give a pending reply to a writer, under a new epoch."""
+    node = content_node(draft, command.message_id)
+    if node.role != "assistant" or node.status != "pending":
+        raise InvalidOperation(f"message {node.id} is no pending reply: there is nothing to write")
+    if draft.live.get(node.id, 0):
+        raise Conflict(f"reply {node.id} is being written by another", messageId=node.id)
+    epoch = draft.seq + 1
+    draft.set_state("live", {**draft.live, node.id: epoch})
+    return {"messageId": node.id, "epoch": epoch, "leaseMs": command.lease_ms}
+
+
+def finish(draft: Draft, command: p.StreamFinish, context: Context) -> dict[str, Any]:
+    """End a reply as its writer says, with all of its ops."""
+    node = content_node(draft, command.message_id)
+    # Epoch 0 is an open offer, which nobody writes.
+    if not command.epoch or draft.live.get(node.id) != command.epoch:
+        raise StaleStream(f"reply {node.id} is no longer yours to write", messageId=node.id)
+    written = context.written(node.id)
+    if written is None or written.n != command.n:
+        raise InvalidOperation(
+            f"reply {node.id} has {written.n if written else 0} ops, not {command.n}: "
+            "send the missing ones first",
+            received=written.n if written else 0,
+        )
+    changes: dict[str, Any] = {"status": command.status}
+    if command.stats is not None:
+        changes["stats"] = object_of(command.stats, "stats")
+    if command.timing is not None:
+        changes["timing"] = object_of(command.timing, "timing")
+    _end(draft, node, context, **changes)
+    return {"messageId": node.id, "status": command.status}
+
+
+def abort(draft: Draft, command: p.StreamAbort, context: Context) -> dict[str, Any]:
+    """End a reply as it is, for whoever asks."""
+    node = content_node(draft, command.message_id)
+    if node.id not in draft.live:
+        raise InvalidOperation(f"reply {node.id} is not being written: there is nothing to stop")
+    _end(draft, node, context, status="paused")
+    return {"messageId": node.id, "status": "paused"}
+
+
+def expire_lease(draft: Draft, command: ExpireLease, _: Context) -> dict[str, Any]:
+    """Offer a reply again whose writer has vanished; a later epoch is left alone."""
+    if draft.live.get(command.message_id) == command.epoch:
+        draft.set_state("live", {**draft.live, command.message_id: 0})
+    return {}
+
+
+def expire_offer(draft: Draft, command: ExpireOffer, context: Context) -> dict[str, Any]:
+    """End a reply as an error that nobody writes."""
+    node = draft.get(command.message_id)
+    if node is None or node.role != "assistant" or node.status != "pending":
+        return {}
+    if not draft.live.get(node.id, 0):
+        _end(draft, node, context, status="error", active=False)
+    return {}
+
+
+def _end(
+    draft: Draft, node: p.Node, context: Context, *, active: bool = True, **changes: Any
+) -> None:
+    draft.change(node.id, **changes)
+    written = context.written(node.id)
+    if written is not None and written.n:
+        old = context.content.get(node.id) if node.data is UNSET else bytes(node.data)
+        if old is None:
+            raise Content([node.id])
+        parts = msgspec.json.encode({"parts": written.parts})
+        data = Raw(merge_data(old, parts))
+        draft.end(node.id, (written.epoch, written.n, parts_checksum(written.parts)), data)
+    live = dict(draft.live)
+    if live.pop(node.id, None) is not None:
+        draft.set_state("live", live)
+    if active:
+        touch(draft, context.now)
