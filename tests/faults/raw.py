@@ -53,6 +53,7 @@ class Raw:
             subprotocols=[p.PROTOCOL],  # type: ignore[list-item]
             max_size=None,
         )
+        self._sending = asyncio.Lock()  # a frame is not to begin in another
         self._texts: deque[bytes] = deque()
         self._fragments: list[bytes] = []
 
@@ -92,7 +93,7 @@ class Raw:
 
     async def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(SECONDS), self._sending:
             await self._loop.sock_sendall(self.socket, data)
 
     async def flush(self) -> None:

@@ -563,3 +563,52 @@ async def test_L11_a_reply_goes_on_when_everyone_who_watched_has_left(applicatio
     (node,) = read["result"]["nodes"]
     assert node["data"]["parts"] == [{"type": "text", "text": "begun, and ended"}]
     assert node.get("status", "success") == "success"
+
+
+async def test_X1_a_repeated_creation_without_an_id_makes_one_topic(application):
+    peer = connect(application)
+    first = await peer.ask(id=1, op="topic.create", name="one", mutation="make")
+    again = await peer.ask(id=2, op="topic.create", name="one", mutation="make")
+    assert again["result"] == first["result"]
+    other = await peer.ask(id=3, op="topic.create", name="other", mutation="make")
+    assert other["code"] == "CONFLICT"
+    assert len((await peer.ask(id=4, op="topic.list"))["result"]["topics"]) == 1
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_L2_a_writer_goes_on_from_what_is_stored(application, forgotten):
+    bot, user = connect(application), connect(application)
+    topic = await topic_with(user)
+    made = await user.ask(
+        op="message.create", topic=topic, role="assistant", text="begun, ", messageId="m"
+    )
+    assert made["type"] == "result"
+    if forgotten:
+        application.rooms.unload(topic)
+    user.say(id=1, op="topic.open", topic=topic)
+    await user.hear()
+    claim = (await bot.ask(op="stream.claim", topic=topic, messageId="m"))["result"]
+    assert (claim["n"], claim["parts"]) == (0, [{"type": "text", "text": "begun, "}])
+    bot.say(
+        id=2, op="stream.append", topic=topic, messageId="m", epoch=claim["epoch"],
+        **{"from": 1, "ops": [["t", 0, "ended"]]},
+    )  # fmt: skip
+    await bot.hear()
+    await bot.ask(id=3, op="stream.finish", topic=topic, messageId="m", epoch=claim["epoch"], n=1)
+    frames = await user.hear()
+    assert [frame["type"] for frame in frames] == ["delta", "stream", "stream", "delta"]
+    assert frames[1]["reset"] is True
+    read = await user.ask(id=4, op="message.get", topic=topic, messageIds=["m"])
+    parts = read["result"]["nodes"][0]["data"]["parts"]
+    assert parts == [{"type": "text", "text": "begun, ended"}]
+
+
+async def test_T4_several_replies_of_one_turn_are_one_group(application):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    turn = {"op": "turn.submit", "topic": topic, "user": {"mode": "create", "text": "q"}}
+    two = await peer.ask(id=1, **turn, placeholders=[{"model": "a"}, {"model": "b"}])
+    ids = two["result"]["placeholderIds"]
+    read = await peer.ask(id=2, op="message.get", topic=topic, messageIds=ids)
+    groups = [node["siblingsGroupId"] for node in read["result"]["nodes"]]
+    assert groups[0] == groups[1] > 0

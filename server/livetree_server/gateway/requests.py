@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from hashlib import sha256
 from typing import Any, Final
 
 from livetree.core import protocol as p
@@ -80,7 +81,7 @@ class Requests:
             return
         assert isinstance(command, p.TopicCommand)
         if isinstance(command, p.TopicCreate) and not command.topic:
-            command = _with_topic(command, self._rooms.new_id())
+            command = replace(command, topic=self._topic_id(command, grant))
         grant.require(command.topic, _LEVEL.get(type(command), WRITE))
         if isinstance(command, p.Mutation):
             self._rooms.command(command, grant.subject, answer)
@@ -94,6 +95,13 @@ class Requests:
             self._rooms.close(command.topic, connection, answer)
         else:
             self._rooms.ask(command, command.topic, answer)
+
+    def _topic_id(self, command: p.TopicCreate, grant: Grant) -> str:
+        """Return a new topic's id: for one mutation always the same, however often it comes."""
+        if command.mutation is None:
+            return self._rooms.new_id()
+        name = f"{grant.subject}\n{command.mutation}".encode()
+        return f"t-{sha256(name).hexdigest()[:32]}"
 
     def open(self, command: p.TopicOpen | p.Resume, connection: Connection, answer: Answer) -> None:
         """Subscribe a connection; raises `TooLarge` over `MAX_SUBSCRIPTIONS`."""
@@ -147,10 +155,6 @@ class Requests:
 
         self._hub.serve(connection, command.models, allowed, offers)
         return b"{}"
-
-
-def _with_topic(command: p.TopicCreate, topic_id: str) -> p.TopicCreate:
-    return replace(command, topic=topic_id)
 
 
 def _info(row: TopicRow) -> p.TopicInfo:

@@ -45,7 +45,7 @@ _PRAGMAS: Final = (
     "synchronous = FULL",  # a commit that was answered survives a power cut
     "foreign_keys = ON",
     "cache_size = -16000",  # KiB
-    "wal_autocheckpoint = 16000",  # pages; a bound: `Checkpoints` comes before it
+    "wal_autocheckpoint = 4000",  # pages; a bound: `Checkpoints` comes before it
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
+import msgspec
 from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
@@ -85,10 +86,13 @@ class Room:
 
     Args:
         loaded: The topic as the store has it; its tree is built from that.
+        contents: ``{id: (version, data)}`` of its live replies that have stored parts.
 
     """
 
-    def __init__(self, loaded: LoadedTopic) -> None:
+    def __init__(
+        self, loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]] | None = None
+    ) -> None:
         self.tree = Tree.load(
             topic_id=loaded.topic_id,
             root_id=loaded.root_id,
@@ -101,14 +105,14 @@ class Room:
         )
         self.created_at = loaded.created_at
         self.leases = dict(loaded.leases)
-        self.replies = {
-            message_id: LiveReply(epoch) for message_id, epoch in self.tree.live.items() if epoch
-        }
+        self.replies: dict[str, LiveReply] = {}
         self._left: dict[str, LiveReply] = {}
         self._recent: deque[tuple[int, str, bytes]] = deque()
         self._recent_bytes = 0
         self._warm: OrderedDict[str, int] = OrderedDict()
         self._warm_bytes = 0
+        self.hold(contents or {})
+        self._follow_live()
 
     @classmethod
     def unborn(cls, topic_id: str, root_id: str, now: int) -> Room:
@@ -303,11 +307,15 @@ class Room:
         for message_id, epoch in live.items():
             if epoch and message_id not in self.replies:
                 left = self._left.pop(message_id, None)
-                reply = LiveReply(epoch, left.n, left.parts()) if left else LiveReply(epoch)
-                self.replies[message_id] = reply
-                if reply.n:
+                n, parts = (left.n, left.parts()) if left else (0, self._stored_parts(message_id))
+                reply = self.replies[message_id] = LiveReply(epoch, n, parts)
+                if n or parts:
                     frames.append(self._whole(message_id, reply))
         return frames
+
+    def _stored_parts(self, message_id: str) -> list[dict[str, Any]]:
+        data = self.tree.node(message_id).data
+        return [] if data is UNSET else msgspec.json.decode(data)["parts"]
 
     def _written(self, message_id: str) -> Written | None:
         reply = self.replies.get(message_id) or self._left.get(message_id)
@@ -391,7 +399,7 @@ class Room:
         """Return frames that bring the live replies from what a viewer has to now."""
         frames: list[bytes] = []
         for message_id, reply in self.replies.items():
-            epoch, n = streams.get(message_id, (reply.epoch, 0))
+            epoch, n = streams.get(message_id, (0, 0))
             if not reply.has(epoch, n):
                 frames.append(self._whole(message_id, reply))
             elif n < reply.n:

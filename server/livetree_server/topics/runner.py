@@ -20,7 +20,7 @@ from livetree.core.errors import Busy, Conflict, LivetreeError, NotFound, Unavai
 from livetree.core.plan import Content, ImportTopic
 from msgspec import Struct
 
-from .ports import MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
+from .ports import LoadedTopic, MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
 from .reading import read
 from .room import Decided, Position, Room, Waiting, request_hash
 from .subscribers import Subscribers
@@ -189,6 +189,7 @@ class Runner:
     async def _load(self) -> None:
         try:
             loaded = await self._rooms.store.load(self.topic_id)
+            contents = await self._live_contents(loaded) if loaded is not None else {}
         except (StoreError, LivetreeError) as error:
             log.error("topic %s can't be loaded: %s", self.topic_id, error)
             if isinstance(error, StoreError):
@@ -196,9 +197,15 @@ class Runner:
             self._refuse_all(error)
             return
         if loaded is not None:
-            self._room = Room(loaded)
+            self._room = Room(loaded, contents)
         elif self.queue and _makes_topic(self.queue[0]):
             self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
+
+    async def _live_contents(self, loaded: LoadedTopic) -> dict[str, tuple[int, bytes]]:
+        """Read what live replies had before their writers began."""
+        live = loaded.state["live"]
+        ids = [node.id for node in loaded.nodes if live.get(node.id) and not node.empty]
+        return await self._rooms.store.contents(self.topic_id, ids) if ids else {}
 
     def _refuse_all(self, error: LivetreeError) -> None:
         while self.queue:

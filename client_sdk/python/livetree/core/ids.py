@@ -10,10 +10,13 @@ __all__ = ["ID_PATTERN", "is_id", "uuid7"]
 ID_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
 _ID = re.compile(ID_PATTERN)
 
+_WORDS: Final = {"AUTO", "ROOT", "UNCHANGED"}
+"""Words that stand where an id could."""
+
 
 def is_id(text: str) -> bool:
     """Tell whether a caller may bring this id."""
-    return _ID.fullmatch(text) is not None
+    return _ID.fullmatch(text) is not None and text not in _WORDS
 
 
 def uuid7(now_ms: int, entropy: bytes) -> str:

@@ -15,6 +15,7 @@ from .planning import (
     Context,
     content_node,
     data_of,
+    fresh_group,
     fresh_id,
     insert,
     object_of,
@@ -69,7 +70,10 @@ def turn_submit(draft: Draft, command: p.TurnSubmit, context: Context) -> dict[s
             author=context.subject,
         )
     group = command.group or 0
-    if group:
+    if command.group is None and len(command.placeholders) > 1:
+        # Several models' replies to one prompt are alternatives.
+        group = fresh_group(draft, user.id)
+    elif group:
         for child_id in draft.children(user.id):
             if not draft.node(child_id).siblings_group_id:
                 draft.change(child_id, siblings_group_id=group)
@@ -95,13 +99,15 @@ def turn_submit(draft: Draft, command: p.TurnSubmit, context: Context) -> dict[s
     return {"userId": user.id, "placeholderIds": replies}
 
 
-def claim(draft: Draft, command: p.StreamClaim, _: Context) -> dict[str, Any]:
+def claim(draft: Draft, command: p.StreamClaim, context: Context) -> dict[str, Any]:
     """Give a pending reply to a writer, under a new epoch."""
     node = content_node(draft, command.message_id)
     if node.role != "assistant" or node.status != "pending":
         raise InvalidOperation(f"message {node.id} is no pending reply: there is nothing to write")
     if draft.live.get(node.id, 0):
         raise Conflict(f"reply {node.id} is being written by another", messageId=node.id)
+    if node.data is UNSET and not node.empty and node.id not in context.content:
+        raise Content([node.id])  # the writer goes on from what is stored
     epoch = draft.seq + 1
     draft.set_state("live", {**draft.live, node.id: epoch})
     return {"messageId": node.id, "epoch": epoch, "leaseMs": command.lease_ms}

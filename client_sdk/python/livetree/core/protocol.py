@@ -95,6 +95,7 @@ Ended: TypeAlias = Literal["success", "error", "paused"]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Name: TypeAlias = Annotated[str, Meta(max_length=500)]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Group: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MutationId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Text: TypeAlias = str
 
@@ -384,7 +385,7 @@ class MessageCreate(Mutation, frozen=True, kw_only=True, tag="message.create"):
     data: NullableRaw = None
     status: Status = "pending"
     set_active: bool = True
-    group: Count = 0
+    group: Group = 0
     model: Name | None = None
     stats: NullableRaw = None
 
@@ -413,7 +414,7 @@ class MessageUpdate(Mutation, frozen=True, kw_only=True, tag="message.update"):
     text: Text | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
     status: Status | UnsetType = UNSET
-    group: Count | UnsetType = UNSET
+    group: Group | UnsetType = UNSET
     model: Name | None | UnsetType = UNSET
     stats: NullableRaw | UnsetType = UNSET
     context: NullableRaw | UnsetType = UNSET
@@ -480,7 +481,7 @@ class TurnSubmit(Mutation, frozen=True, kw_only=True, tag="turn.submit"):
 
     user: Fresh | Existing
     placeholders: Annotated[list[Placeholder], Meta(max_length=32)]
-    group: Count | None = None
+    group: Group | None = None
     preserve_active: bool = False
     when_live: Literal["reject"] = "reject"
 
