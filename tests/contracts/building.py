@@ -169,16 +169,7 @@ def data_of(node: p.Node) -> Raw:
 
 def tree_of(loaded: LoadedTopic) -> Tree:
     """Build the tree of a stored topic, and demand that its digest is the stored one."""
-    tree = Tree.load(
-        topic_id=loaded.topic_id,
-        root_id=loaded.root_id,
-        seq=loaded.seq,
-        commit=loaded.commit,
-        active_node_id=loaded.active_node_id,
-        state=loaded.state,
-        nodes=loaded.nodes,
-        last_created_at=loaded.last_created_at,
-    )
+    tree = loaded.tree()
     assert tree.digest == loaded.digest, "the rows are not those that the digest was made of"
     return tree
 

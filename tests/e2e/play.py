@@ -267,16 +267,7 @@ async def stored(database: Path, topic_id: str) -> dict[str, Any]:
         loaded = await store.load(topic_id)
         assert loaded is not None
         contents = await store.contents(topic_id, [node.id for node in loaded.nodes])
-    tree = Tree.load(
-        topic_id=loaded.topic_id,
-        root_id=loaded.root_id,
-        seq=loaded.seq,
-        commit=loaded.commit,
-        active_node_id=loaded.active_node_id,
-        state=loaded.state,
-        nodes=loaded.nodes,
-        last_created_at=loaded.last_created_at,
-    )
+    tree = loaded.tree()
     return canonical_form(tree, {message_id: data for message_id, (_, data) in contents.items()})
 
 

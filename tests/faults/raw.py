@@ -137,6 +137,7 @@ class Raw:
             while True:
                 await self._receive()
         except Ended as ended:
+            self.socket.close()
             return ended.code
 
     def reset(self) -> None:

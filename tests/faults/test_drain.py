@@ -6,6 +6,7 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from livetree.core import protocol as p
 from livetree.core.content import text_of
 
@@ -44,15 +45,13 @@ async def test_C1_what_is_under_way_is_answered_or_not_done(tmp_path: Path):
         sending = asyncio.create_task(raw.send(*burst))
         answered = [frame.re for frame in await raw.answers(100)]
         stopping = asyncio.create_task(server.stop())
-        code = None
-        try:
+        with pytest.raises(Ended) as ended:
             while True:
                 frame = await raw.frame()
                 assert isinstance(frame, p.ResultFrame), "a command was refused"
                 answered.append(frame.re)
-        except Ended as ended:
-            code = ended.code
-        codes = [code, await idle.close_code(), await silent.close_code()]
+        raw.socket.close()
+        codes = [ended.value.code, await idle.close_code(), await silent.close_code()]
         await asyncio.gather(sending, return_exceptions=True)
         assert await stopping == 0
     assert codes == [p.Close.RESTARTING] * 3

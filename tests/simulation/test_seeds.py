@@ -30,16 +30,7 @@ async def stored(store: MemoryStore) -> tuple[Tree, dict[str, bytes]]:
     """Read the topic as the database has it."""
     loaded = await store.load(TOPIC)
     assert loaded is not None
-    tree = Tree.load(
-        topic_id=loaded.topic_id,
-        root_id=loaded.root_id,
-        seq=loaded.seq,
-        commit=loaded.commit,
-        active_node_id=loaded.active_node_id,
-        state=loaded.state,
-        nodes=loaded.nodes,
-        last_created_at=loaded.last_created_at,
-    )
+    tree = loaded.tree()
     contents = await store.contents(TOPIC, [node.id for node in loaded.nodes])
     return tree, {message_id: data for message_id, (_, data) in contents.items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from livetree.core.protocol import Delta, Node
+from livetree.core.tree import Tree
 from msgspec import Struct
 
 __all__ = [
@@ -121,6 +122,19 @@ class LoadedTopic(Struct, frozen=True, kw_only=True):
     created_at: int
     nodes: list[Node]
     leases: dict[str, int]
+
+    def tree(self) -> Tree:
+        """Return the topic's tree; all content is cold."""
+        return Tree.load(
+            topic_id=self.topic_id,
+            root_id=self.root_id,
+            seq=self.seq,
+            commit=self.commit,
+            active_node_id=self.active_node_id,
+            state=self.state,
+            nodes=self.nodes,
+            last_created_at=self.last_created_at,
+        )
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):

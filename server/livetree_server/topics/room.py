@@ -17,7 +17,7 @@ from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
-from livetree.core.tree import Draft, Tree, on_the_wire
+from livetree.core.tree import Draft, on_the_wire
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
@@ -93,16 +93,7 @@ class Room:
     def __init__(
         self, loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]] | None = None
     ) -> None:
-        self.tree = Tree.load(
-            topic_id=loaded.topic_id,
-            root_id=loaded.root_id,
-            seq=loaded.seq,
-            commit=loaded.commit,
-            active_node_id=loaded.active_node_id,
-            state=loaded.state,
-            nodes=loaded.nodes,
-            last_created_at=loaded.last_created_at,
-        )
+        self.tree = loaded.tree()
         self.created_at = loaded.created_at
         self.leases = dict(loaded.leases)
         self.replies: dict[str, LiveReply] = {}
