@@ -15,11 +15,12 @@ from sqlalchemy import Engine, create_engine, event
 
 from tests.contracts.building import START, Room, ask, create, say
 
+VERBS = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
+
 
 @pytest.fixture
-async def migrated(tmp_path: Path) -> Path:
+async def migrated(path: Path) -> Path:
     """A database as the revisions make it."""
-    path = tmp_path / "livetree.db"
     await (await SqliteStore.open(path)).close()
     return path
 
@@ -68,10 +69,7 @@ def test_the_newest_revision_is_the_one_that_the_code_asks_for(migrated: Path):
         assert sql.execute("PRAGMA application_id").fetchone() == (files.APPLICATION,)
 
 
-async def test_a_migration_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path = tmp_path / "livetree.db"
+async def test_a_migration_that_fails_leaves_nothing(path: Path):
     trigger = "CREATE TRIGGER topic_keeps_id"
 
     def fail(conn, cursor, statement, parameters, context, executemany):
@@ -90,29 +88,29 @@ async def test_a_migration_that_fails_leaves_nothing(
     assert "topic_keeps_id" in ddl(path)
 
 
-async def test_no_statement_goes_through_a_whole_table(tmp_path: Path):
-    plans: dict[str, list[str]] = {}
+async def test_no_statement_goes_through_a_whole_table(path: Path):
+    await (await SqliteStore.open(path)).close()
+    statements: list[str] = []
 
-    def explain(conn, cursor, statement, parameters, context, executemany):
-        if statement.split(maxsplit=1)[0] in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
-            first = parameters[0] if executemany else parameters
-            plan = conn.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", first)
-            plans[statement] = [row[3] for row in plan]
+    def listen(connection: sqlite3.Connection, _: object) -> None:
+        connection.set_trace_callback(statements.append)
 
-    async with await SqliteStore.open(tmp_path / "livetree.db") as store:
-        event.listen(Engine, "before_cursor_execute", explain)
-        try:
+    event.listen(Engine, "connect", listen)
+    try:
+        async with await SqliteStore.open(path) as store:
             await do_everything(store)
-        finally:
-            event.remove(Engine, "before_cursor_execute", explain)
+            statements = [each for each in statements if each.startswith(VERBS)]
+            assert len({each.split("(")[0] for each in statements}) > 25
+    finally:
+        event.remove(Engine, "connect", listen)
 
-    assert len(plans) > 25
-    for statement, plan in plans.items():
-        for line in plan:
-            # A whole index in its order is read for the list and the rounds, which have a limit.
-            whole = line.startswith("SCAN") and "USING INDEX" not in line
-            of_parameters = "CONSTANT ROW" in line or line in {"SCAN late", "SCAN asked"}
-            assert not whole or of_parameters, f"{line}: {statement}"
+    with closing(sqlite3.connect(path)) as sql:
+        for statement in statements:
+            for *_, line in sql.execute(f"EXPLAIN QUERY PLAN {statement}"):
+                # A whole index in its order is read for the list and the rounds: up to a limit.
+                whole = line.startswith("SCAN") and "USING INDEX" not in line
+                of_parameters = "CONSTANT ROW" in line or line in {"SCAN late", "SCAN asked"}
+                assert not whole or of_parameters, f"{line}: {statement}"
 
 
 async def do_everything(store: SqliteStore) -> None:

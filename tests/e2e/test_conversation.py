@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.play import COMMANDS, play
+from tests.e2e.play import play
+from tests.e2e.sides import COMMANDS
 from tests.faults.process import Server
 
 FILE = Path(__file__).parent / "data" / "balcony.json"

@@ -1,194 +1,134 @@
-"""
-Clients that write without a pause, and the memory of what they were promised.
-
-Each writer has a part of a topic to itself, so what must be there is known to the word:
-what the server has acknowledged, and of the one command on its way either all or nothing.
-"""
+"""Clients that write into two topics at once, and a hand on the trigger."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Mapping
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
-import msgspec
 from livetree.client import Client
-from livetree.core import protocol as p
 from livetree.core.content import text_of
-from livetree.core.tree import Tree
 from livetree.live_topic import LiveTopic
-from msgspec import Raw
-from msgspec.structs import replace
+
+from tests.faults.clock import hurried
+from tests.faults.database import check_database, read_topic
+from tests.faults.process import SECONDS, Server
+from tests.faults.writer import Writer
+from tests.helpers import assert_equal_everywhere, canonical_form, check_invariants
+
+CLIENTS = 3
+TOPICS = ("north", "south")
 
 
-class Writer:
+class Load:
     """
-    One client's writing in one topic, a command at a time.
+    Clients that write into two topics, and a hand on the trigger.
 
     Args:
-        name: What its texts begin with.
-        client: Its connection.
-        live: The topic, open on that connection.
-        rng: Decides what it does.
-        acknowledged: Called when a command has been, before anything else can happen.
-
-    Attributes:
-        texts: The messages that must be there, and what they must say.
-        gone: Those that must not.
-        done: The mutations that must be stored.
-        changed: Those that must be in the log as well.
-        stopping: Set to let it end when its last command has been answered.
+        server: A running server without topics.
+        seed: Decides what is written.
 
     """
 
-    def __init__(
-        self,
-        name: str,
-        client: Client,
-        live: LiveTopic,
-        rng: random.Random,
-        acknowledged: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.live = live
-        self.texts: dict[str, str] = {}
-        self.gone: set[str] = set()
-        self.done: set[str] = set()
-        self.changed: set[str] = set()
-        self.stopping = False
-        self._client = client
-        self._rng = rng
-        self._acknowledged = acknowledged
-        self._count = 0
-        self._underway: dict[str, str | None] = {}
+    def __init__(self, server: Server, seed: int) -> None:
+        self.server = server
+        self.rng = random.Random(seed)
+        self.clients: list[Client] = []
+        self.writers: list[Writer] = []
+        self.acknowledged = 0
+        self._since = 0
+        self._forms: dict[str, dict[str, Any]] = {}
+        self._trigger: tuple[int, Callable[[], None]] | None = None
+        self._fired = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def write(self) -> None:
-        """Write until told to stop."""
-        while not self.stopping:
-            await self._one()
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Have them write until the block ends."""
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(CLIENTS):
+                client = hurried(
+                    self.server.url, client=f"client {number}", random_bytes=self.rng.randbytes
+                )
+                self.clients.append(await stack.enter_async_context(client))
+                for topic in TOPICS:
+                    if number == 0:
+                        await client.create_topic(topic, topic_id=topic)
+                    live = await stack.enter_async_context(client.open(topic))
+                    name = f"{number} in {topic}"
+                    rng = random.Random(self.rng.getrandbits(32))
+                    self.writers.append(Writer(name, client, live, rng, self._count))
+            self._tasks = [asyncio.create_task(writer.write()) for writer in self.writers]
+            try:
+                yield
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _one(self) -> None:
-        topic, kind = self.live.id, self._rng.random()
-        some = self._rng.choice(list(self.texts)) if self.texts else None
-        if some is None or kind < 0.45:
-            await self._create(some if self._rng.random() < 0.95 else None)
-        elif kind < 0.65:
-            text = self._new_text()
-            command: p.Mutation = p.MessageUpdate(topic=topic, message_id=some, text=text)
-            await self._do(command, {some: text})
-        elif kind < 0.70:
-            await self._move(some)
-        elif kind < 0.82:
-            await self._delete(some)
-        elif kind < 0.87:
-            await self._batch(some)
-        elif kind < 0.91:
-            await self._do(p.TopicSetActive(topic=topic, node_id=some), changes=False)
-        elif kind < 0.95:
-            await self._do(p.TopicUpdate(topic=topic, name=self._new_text()))
-        else:
-            value = Raw(msgspec.json.encode(self._new_text()))
-            command = p.TopicSetMetadataNamespace(topic=topic, namespace=self.name, value=value)
-            await self._do(command)
+    def _count(self) -> None:
+        self.acknowledged += 1
+        self._since += 1
+        if self._trigger is not None and self._since >= self._trigger[0]:
+            _, act = self._trigger
+            self._trigger = None
+            act()
+            self._fired.set()
 
-    def _new_text(self) -> str:
-        self._count += 1
-        return f"{self.name}, {self._count}"
+    async def after(self, count: int, act: Callable[[], None]) -> None:
+        """Act with the acknowledgement of the `count`th command from now, at once."""
+        self._since = 0
+        self._fired.clear()
+        self._trigger = (count, act)
+        fired = asyncio.create_task(self._fired.wait())
+        async with asyncio.timeout(SECONDS):
+            await asyncio.wait([fired, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        self.raise_what_failed()
 
-    async def _create(self, parent: str | None) -> None:
-        text = self._new_text()
-        # Without an id of ours nothing but the mutation stands between a repeat and a double.
-        ours = self._client.new_id() if self._rng.random() < 0.5 else None
-        command = p.MessageCreate(
-            topic=self.live.id,
-            message_id=ours,
-            parent=parent or "ROOT",
-            role="user",
-            text=text,
-            status="success",
-            set_active=self._rng.random() < 0.5,
-        )
-        await self._do(command, {} if ours is None else {ours: text})
+    def raise_what_failed(self) -> None:
+        """A writer never ends by itself, but of an error."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
-    async def _move(self, message_id: str) -> None:
-        tree = self.live.tree
-        barred = tree.node(message_id).parent_id
-        parents = [
-            each for each in self.texts if each != barred and not tree.is_within(each, message_id)
-        ]
-        if parents:
-            parent = self._rng.choice(parents)
-            await self._do(
-                p.MessageUpdate(topic=self.live.id, message_id=message_id, parent=parent)
-            )
+    async def finish(self) -> None:
+        """Let every writer end its last command, and keep what every mirror has then."""
+        for writer in self.writers:
+            writer.stopping = True
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*self._tasks)
+            for writer in self.writers:
+                info = await self.clients[0].topic(writer.live.id)
+                await writer.live.wait_seq(info.seq)
+                await writer.live.wait_synced()
+                self._forms[writer.name] = await whole(writer.live)
+                assert writer.live.statistics()["drifts"] == 0
 
-    async def _delete(self, message_id: str) -> None:
-        below = [node.id for node in self.live.tree.subtree(message_id)]
-        cascade = len(below) < 8 and self._rng.random() < 0.5
-        command = p.MessageDelete(topic=self.live.id, message_id=message_id, cascade=cascade)
-        await self._do(command, dict.fromkeys(below if cascade else [message_id]))
+    def check(self, database: sqlite3.Connection) -> None:
+        """Demand that the database is sound and has all that was acknowledged, once."""
+        topics = check_database(database)
+        stored = {row[0] for row in database.execute("SELECT mutation FROM mutation")}
+        for tree, _ in topics.values():
+            texts = Counter(text_of(node.data) for node in tree.nodes())  # type: ignore[arg-type]
+            assert [text for text, count in texts.items() if count > 1] == [], "said twice"
+        for writer in self.writers:
+            writer.check(*topics[writer.live.id], stored)
 
-    async def _batch(self, message_id: str) -> None:
-        new, first, second = self._client.new_id(), self._new_text(), self._new_text()
-        create = p.MessageCreate(
-            message_id=new, parent=message_id, role="assistant", text=first, status="success"
-        )
-        update = p.MessageUpdate(message_id=message_id, text=second)
-        command = p.Batch(topic=self.live.id, commands=[create, update])
-        await self._do(command, {new: first, message_id: second})
+    def check_mirrors(self, database: sqlite3.Connection) -> None:
+        """Demand that every mirror had what the database has."""
+        for topic in TOPICS:
+            mirrors = {writer.name for writer in self.writers if writer.live.id == topic}
+            assert len(mirrors) == CLIENTS
+            forms = {name: self._forms[name] for name in mirrors}
+            assert_equal_everywhere(**{"the database": read_topic(database, topic)}, **forms)
 
-    async def _do(
-        self,
-        command: p.Mutation,
-        texts: Mapping[str, str | None] | None = None,
-        *,
-        changes: bool = True,
-    ) -> None:
-        """
-        Have a command carried out.
 
-        Args:
-            command: The command.
-            texts: What the messages that it touches say after it; None where they are gone.
-            changes: Whether it is sure to change something.
-
-        """
-        mutation = self._client.new_id()
-        self._underway = dict(texts or {})
-        result = await self._client.request(replace(command, mutation=mutation))
-        if isinstance(command, p.MessageCreate):
-            assert command.text is not None
-            self._underway = {result["messageId"]: command.text}
-        for message_id, text in self._underway.items():
-            if text is None:
-                del self.texts[message_id]
-                self.gone.add(message_id)
-            else:
-                self.texts[message_id] = text
-        self._underway = {}
-        self.done.add(mutation)
-        if changes:
-            self.changed.add(mutation)
-        self._acknowledged()
-        await self.live.wait_seq(result["seq"])
-
-    def check(self, tree: Tree, log: list[p.Delta], stored: set[str]) -> None:
-        """
-        Demand that what this writer was promised is there.
-
-        Args:
-            tree: The topic.
-            log: All its deltas.
-            stored: The mutations that are stored.
-
-        """
-        texts = {node.id: text_of(node.data) for node in tree.nodes()}  # type: ignore[arg-type]
-        for message_id, text in self.texts.items():
-            if message_id not in self._underway:
-                found = texts.get(message_id)
-                assert found == text, f"{self.name}: {message_id} says {found!r}, not {text!r}"
-        assert not self.gone & texts.keys(), f"{self.name}: messages came back"
-        before = {each: self.texts.get(each) for each in self._underway}
-        now = {each: texts.get(each) for each in self._underway}
-        assert now in (before, self._underway), f"{self.name}: half of a command happened: {now}"
-        lost = self.done - stored, self.changed - {delta.cause.mutation for delta in log}
-        assert lost == (set(), set()), f"{self.name}: acknowledged and lost: {lost}"
+async def whole(live: LiveTopic) -> dict[str, Any]:
+    """Return a mirror's form with all its content."""
+    check_invariants(live.tree)
+    nodes = await live.content([node.id for node in live.tree.nodes()])
+    return canonical_form(live.tree, {node.id: node.data for node in nodes})  # type: ignore[misc]

@@ -161,7 +161,8 @@ class Raw:
         if self._protocol.handshake_exc is not None:
             raise self._protocol.handshake_exc
         if not data:
-            raise Ended(self._protocol.close_rcvd and self._protocol.close_rcvd.code)
+            closing = self._protocol.close_rcvd
+            raise Ended(None if closing is None else closing.code)
         # What the server has sent before it went can be read all the same.
         with contextlib.suppress(ConnectionError):
             await self.flush()

@@ -11,10 +11,9 @@ from livetree.core import protocol as p
 from livetree.core.content import text_of
 
 from tests.faults.database import check_database, opened
+from tests.faults.load import Load
 from tests.faults.process import Server
 from tests.faults.raw import Ended, Raw
-from tests.faults.test_kill import Load, whole
-from tests.helpers import assert_equal_everywhere
 
 SEED = 3
 BURST = 2_000
@@ -78,13 +77,10 @@ async def test_C1_clients_come_back_after_each_restart_and_miss_nothing(tmp_path
                     await server.start()
                 await load.after(20, lambda: None)
                 await load.finish()
-                forms = {writer.name: await whole(writer.live) for writer in load.writers}
                 assert await server.stop() == 0
             with opened(server.database) as database:
                 load.check(database)
-                for topic, (tree, _) in check_database(database).items():
-                    mirrors = {name: form for name, form in forms.items() if topic in name}
-                    assert_equal_everywhere(database=tree, **mirrors)  # type: ignore[arg-type]
+                load.check_mirrors(database)
         assert server.complaints() == ""
     except BaseException as error:
         error.add_note(f"seed {SEED}")

@@ -3,138 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
-import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import livetree
 import pytest
-from livetree.client import Client
 from livetree.core.content import text_of
-from livetree.live_topic import LiveTopic
 
-from tests.faults.clock import HOURS, Hurried
+from tests.faults.clock import Hurried, hurried
 from tests.faults.database import check_database, left_by_the_dead, opened
-from tests.faults.load import Writer
+from tests.faults.load import Load, whole
 from tests.faults.process import SECONDS, Server
-from tests.helpers import assert_equal_everywhere, canonical_form, check_invariants
+from tests.helpers import assert_equal_everywhere
 
 SOAK = os.environ.get("LIVETREE_SOAK") == "1"
 KILLS = 200 if SOAK else 50
 SEED = random.SystemRandom().getrandbits(32) if SOAK else 7
 CHECK_EVERY = 5
-CLIENTS = 3
-TOPICS = ("north", "south")
-
-
-class Load:
-    """
-    Clients that write into two topics, and a hand on the trigger.
-
-    Args:
-        server: A running server without topics.
-        seed: Decides what is written.
-
-    """
-
-    def __init__(self, server: Server, seed: int) -> None:
-        self.server = server
-        self.rng = random.Random(seed)
-        self.clients: list[Client] = []
-        self.writers: list[Writer] = []
-        self.acknowledged = 0
-        self.since_start = 0
-        self._trigger: tuple[int, Callable[[], None]] | None = None
-        self._fired = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Have them write until the block ends."""
-        async with contextlib.AsyncExitStack() as stack:
-            for number in range(CLIENTS):
-                client = livetree.connect(
-                    self.server.url,
-                    client=f"client {number}",
-                    open_timeout=None,
-                    ping_seconds=HOURS,
-                    silence_seconds=HOURS,
-                    clock=Hurried(),
-                    random_bytes=self.rng.randbytes,
-                )
-                self.clients.append(await stack.enter_async_context(client))
-                for topic in TOPICS:
-                    if number == 0:
-                        await client.create_topic(topic, topic_id=topic)
-                    live = await stack.enter_async_context(client.open(topic))
-                    name = f"{number} in {topic}"
-                    rng = random.Random(self.rng.getrandbits(32))
-                    self.writers.append(Writer(name, client, live, rng, self._count))
-            self._tasks = [asyncio.create_task(writer.write()) for writer in self.writers]
-            try:
-                yield
-            finally:
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _count(self) -> None:
-        self.acknowledged += 1
-        self.since_start += 1
-        if self._trigger is not None and self.since_start >= self._trigger[0]:
-            _, act = self._trigger
-            self._trigger = None
-            act()
-            self._fired.set()
-
-    async def after(self, count: int, act: Callable[[], None]) -> None:
-        """Act with the acknowledgement of the `count`th command from now, at once."""
-        self.since_start = 0
-        self._fired.clear()
-        self._trigger = (count, act)
-        fired = asyncio.create_task(self._fired.wait())
-        async with asyncio.timeout(SECONDS):
-            await asyncio.wait([fired, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        self.raise_what_failed()
-
-    def raise_what_failed(self) -> None:
-        """A writer never ends by itself, but of an error."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
-    async def finish(self) -> None:
-        """Let every writer end its last command, and every mirror catch up."""
-        for writer in self.writers:
-            writer.stopping = True
-        async with asyncio.timeout(SECONDS):
-            await asyncio.gather(*self._tasks)
-            for writer in self.writers:
-                info = await self.clients[0].topic(writer.live.id)
-                await writer.live.wait_seq(info.seq)
-                await writer.live.wait_synced()
-
-    def check(self, database: sqlite3.Connection) -> None:
-        """Demand that the database is sound and has all that was acknowledged, once."""
-        topics = check_database(database)
-        stored = {row[0] for row in database.execute("SELECT mutation FROM mutation")}
-        for tree, _ in topics.values():
-            texts = Counter(text_of(node.data) for node in tree.nodes())  # type: ignore[arg-type]
-            assert [text for text, count in texts.items() if count > 1] == [], "said twice"
-        for writer in self.writers:
-            writer.check(*topics[writer.live.id], stored)
-
-
-async def whole(live: LiveTopic) -> dict[str, object]:
-    """Return a mirror's form with all its content."""
-    nodes = await live.content([node.id for node in live.tree.nodes()])
-    contents = {node.id: node.data for node in nodes}
-    check_invariants(live.tree)
-    return canonical_form(live.tree, contents)  # type: ignore[arg-type]
 
 
 def moments(rng: random.Random) -> list[str]:
@@ -190,18 +77,12 @@ async def test_X6_what_was_acknowledged_survives_each_kill(tmp_path: Path):
                             load.check(database)
                     await server.start()
                 await load.finish()
-                forms = {writer.name: await whole(writer.live) for writer in load.writers}
                 assert await server.stop() == 0
             with opened(server.database) as database:
                 load.check(database)
-                for topic, (tree, _) in check_database(database).items():
-                    mirrors = {name: form for name, form in forms.items() if topic in name}
-                    assert len(mirrors) == CLIENTS
-                    assert_equal_everywhere(database=tree, **mirrors)  # type: ignore[arg-type]
+                load.check_mirrors(database)
         assert load.acknowledged > KILLS * 10, "too little was written to prove anything"
         assert "Traceback" not in server.complaints(), server.complaints()
-        for writer in load.writers:
-            assert writer.live.statistics()["drifts"] == 0
     except BaseException as error:
         error.add_note(f"seed {SEED}, after {dict(kinds)}, {load.acknowledged} acknowledged")
         raise
@@ -214,11 +95,10 @@ WORDS = [f"word{number} " for number in range(30)]
 
 async def test_L6_a_reply_is_written_to_its_end_through_each_kill(tmp_path: Path):
     rng = random.Random(SEED)
-    hurried = {"clock": Hurried(), "random_bytes": rng.randbytes}
     written: list[str] = []
     try:
         async with Server(tmp_path) as server:
-            bot = livetree.Bot(server.url, **hurried)  # type: ignore[arg-type]
+            bot = livetree.Bot(server.url, clock=Hurried(), random_bytes=rng.randbytes)
 
             @bot.reply(models=["words"])
             async def answer(_: livetree.Prompt, pen: livetree.Writer) -> None:
@@ -226,13 +106,7 @@ async def test_L6_a_reply_is_written_to_its_end_through_each_kill(tmp_path: Path
                     await pen.write(word)
                     await asyncio.sleep(0.005)
 
-            client = livetree.connect(
-                server.url,
-                open_timeout=None,
-                ping_seconds=HOURS,
-                silence_seconds=HOURS,
-                **hurried,  # type: ignore[arg-type]
-            )
+            client = hurried(server.url, random_bytes=rng.randbytes)
             async with bot, client:
                 topic = await client.create_topic()
                 async with client.open(topic.id) as live:
@@ -255,7 +129,7 @@ async def test_L6_a_reply_is_written_to_its_end_through_each_kill(tmp_path: Path
             assert await server.stop() == 0
         with opened(server.database) as database:
             ((tree, _),) = check_database(database).values()
-        assert_equal_everywhere(database=tree, viewer=form)  # type: ignore[arg-type]
+        assert_equal_everywhere(database=tree, viewer=form)
         texts = {node.id: text_of(node.data) for node in tree.nodes()}  # type: ignore[arg-type]
         assert [texts[reply] for reply in written] == ["".join(WORDS)] * REPLIES
     except BaseException as error:

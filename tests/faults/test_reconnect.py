@@ -7,14 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import livetree
 from livetree import changes
-from livetree.client import Client
 from livetree.core import protocol as p
 from livetree.core.errors import Conflict, error_of
 from livetree.live_topic import LiveTopic
 
-from tests.faults.clock import HOURS, Hurried
+from tests.faults.clock import hurried
 from tests.faults.database import check_database, opened
 from tests.faults.process import SECONDS, Server
 from tests.faults.proxy import Proxy
@@ -28,12 +26,6 @@ HANDSHAKE_BYTES = 400
 
 FRAMES_BYTES = 800
 """What `welcome` and `synced` may cost."""
-
-
-def hurried(url: str) -> Client:
-    return livetree.connect(
-        url, open_timeout=None, ping_seconds=HOURS, silence_seconds=HOURS, clock=Hurried()
-    )
 
 
 @contextlib.asynccontextmanager

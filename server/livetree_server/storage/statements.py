@@ -1,8 +1,9 @@
 """
 The statements of the commit path, as the text that the driver takes.
 
-They are written once, in SQLAlchemy's words, and compiled once for a database: with
-lists of plain tuples they then cost little more than the driver itself.
+They are written once, in SQLAlchemy's words, and compiled once for a database. What then
+runs is the driver's own cursor with plain tuples: for one small commit, what SQLAlchemy does
+around each statement takes longer than the statement. So errors are the driver's own, too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class Statement:
         """
         if not rows:
             return
-        touched = tx.exec_driver_sql(self._text, list(rows)).rowcount
+        cursor = tx.connection.cursor()
+        cursor.executemany(self._text, rows)
+        touched = cursor.rowcount
+        cursor.close()
         if touched != len(rows):
             raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
 
@@ -99,7 +103,10 @@ class Lookup:
             some = keys[start : start + _AT_ONCE]
             size = 1 << (len(some) - 1).bit_length()
             filled = [*some, *[some[-1]] * (size - len(some))]
-            found += tx.exec_driver_sql(self._text(filled), tuple(chain(*filled))).all()
+            cursor = tx.connection.cursor()
+            cursor.execute(self._text(filled), tuple(chain(*filled)))
+            found += cursor.fetchall()
+            cursor.close()
         return found
 
     def _text(self, keys: Sequence[tuple[str, ...]]) -> str:

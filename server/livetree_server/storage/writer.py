@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from livetree.core.errors import Busy, Internal
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from ..topics.ports import Run, StoreError
 from .checkpoints import Checkpoints
@@ -167,7 +167,7 @@ class Writer:
                     self._write([each])
                 return
             self._failures += 1
-            outcomes = [_refusal(failure)]
+            outcomes = [self._refusal(failure)]
         self._groups += 1
         _answer(group, outcomes)
         commits = sum(
@@ -209,6 +209,14 @@ class Writer:
         self._disconnect()
         return [StoreError(f"{what}: {reason(error)}") for _ in group]
 
+    def _refusal(self, failure: _Unwritten) -> Exception:
+        cause = failure.__cause__
+        said = cause.orig if isinstance(cause, DBAPIError) else cause
+        if isinstance(said, self._engine.dialect.loaded_dbapi.OperationalError):
+            return StoreError(f"the database can't be written: {failure}")
+        logger.error("the database refused a change", exc_info=cause)
+        return Internal("the database refused the change, and nothing of it was kept: report this")
+
     def _do(self, tx: Connection, group: Sequence[_Waiting]) -> list[_Outcome]:
         runs = [each.work for each in group if isinstance(each.work, Run)]
         written = iter(write_runs(tx, self._statements, runs) if runs else ())
@@ -247,14 +255,6 @@ class _Unwritten(Exception):
 def reason(error: Exception) -> str:
     """Return what the database said, without the statement that it said it of."""
     return str(error.orig if isinstance(error, DBAPIError) else error)
-
-
-def _refusal(failure: _Unwritten) -> Exception:
-    cause = failure.__cause__
-    if isinstance(cause, OperationalError):
-        return StoreError(f"the database can't be written: {failure}")
-    logger.error("the database refused a change", exc_info=cause)
-    return Internal("the database refused the change, and nothing of it was kept: report this")
 
 
 def _answer(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
