@@ -27,7 +27,6 @@ from .http.door import Door
 from .http.site import make_site
 from .hub.hub import Hub
 from .importing import Importer
-from .storage.sqlite import SqliteStore
 from .topics.ports import Store
 from .topics.rooms import Rooms, Settings
 
@@ -119,21 +118,26 @@ class Application:
         """Take a whole file to disk before anything of it is read: half a file imports nothing."""
         with tempfile.TemporaryDirectory(prefix="livetree-import-") as folder:
             path = Path(folder) / "file"
-            size = 0
-            with path.open("wb") as file:
-                async for chunk in body:
-                    size += len(chunk)
-                    if size > MAX_IMPORT_BYTES:
-                        error = TooLarge(f"the file is larger than {MAX_IMPORT_BYTES} bytes")
-                        yield {"type": "error", "reason": str(error)}
-                        return
-                    file.write(chunk)
             try:
+                await _keep(body, path)
                 chunks = FileChunks(path)
                 async for each in self.importer.bring_in(chunks, name, subject, strict=strict):
                     yield each
-            except FormatError as error:
+            except (FormatError, TooLarge) as error:
                 yield {"type": "error", "reason": str(error)}
+            except OSError as error:
+                yield {"type": "error", "reason": f"the server can't keep the file: {error}"}
+
+
+async def _keep(body: AsyncIterator[bytes], path: Path) -> None:
+    """Write an upload to a file; raises `TooLarge` and OSError."""
+    size = 0
+    with path.open("wb") as file:
+        async for chunk in body:
+            size += len(chunk)
+            if size > MAX_IMPORT_BYTES:
+                raise TooLarge(f"the file is larger than {MAX_IMPORT_BYTES} bytes")
+            file.write(chunk)
 
 
 class FileChunks:
@@ -238,11 +242,6 @@ async def serve(
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
-
-
-async def open_sqlite(path: Path) -> SqliteStore:
-    """Open the embedded database, making or migrating it as needed."""
-    return await SqliteStore.open(path)
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -1,14 +1,15 @@
-"""Who somebody is, and which topics a token opens (DESIGN §10)."""
+"""Who somebody is, and which topics a token opens."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from livetree.core.errors import Forbidden, Unauthenticated
 from msgspec import Struct
+
+from .globs import matches
 
 __all__ = ["ADMIN", "LOCAL", "READ", "WRITE", "Authenticator", "Grant", "issue"]
 
@@ -41,7 +42,7 @@ class Grant(Struct, frozen=True):
     def level(self, topic_id: str) -> int:
         """Return the highest level that any pattern gives on a topic, 0 for none."""
         return max(
-            (level for pattern, level in self.patterns if _matches(pattern, topic_id)), default=0
+            (level for pattern, level in self.patterns if matches(pattern, topic_id)), default=0
         )
 
     def require(self, topic_id: str, level: int) -> None:
@@ -55,12 +56,6 @@ class Grant(Struct, frozen=True):
 
 LOCAL: Final = Grant("local", (("*", ADMIN),))
 """The one local user of a server without a secret."""
-
-
-def _matches(pattern: str, topic_id: str) -> bool:
-    if pattern == "*":
-        return True
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), topic_id) is not None
 
 
 class Authenticator:
@@ -106,17 +101,20 @@ class Authenticator:
                 algorithms=["HS256"],
                 options={"require": ["sub", "exp"], "verify_aud": False},
             )
+            expires_at = float(claims["exp"])
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("the token has expired: fetch a new one") from None
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, OverflowError) as error:
             raise Unauthenticated(f"the token is not valid ({error}): fetch a new one") from None
         topics = claims.get("livetree.topics", {})
-        if not isinstance(topics, dict) or any(word not in _LEVELS for word in topics.values()):
+        if not isinstance(topics, dict) or not all(
+            isinstance(word, str) and word in _LEVELS for word in topics.values()
+        ):
             raise Unauthenticated(
                 "the token's livetree.topics is not an object of pattern: read, write or admin"
             )
         patterns = tuple((pattern, _LEVELS[word]) for pattern, word in topics.items())
-        return Grant(str(claims["sub"]), patterns, float(claims["exp"]))
+        return Grant(str(claims["sub"]), patterns, expires_at)
 
 
 def issue(

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
+from .auth import MIN_SECRET_BYTES
+
 __all__ = [
     "DEFAULT_PORT",
     "Config",
@@ -22,9 +24,6 @@ __all__ = [
 ]
 
 DEFAULT_PORT: Final = 8400
-MIN_SECRET_BYTES: Final = 32
-"""HS256 keys shorter than the hash can be guessed (RFC 7518 §3.2)."""
-
 _SCHEMES: Final = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
 _ENDPOINT: Final = "/v1/ws"
 

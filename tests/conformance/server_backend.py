@@ -12,7 +12,8 @@ import livetree
 import msgspec
 from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, NotFound
-from livetree_server.app import Application, listen, open_sqlite, serve
+from livetree_server.app import Application, listen, serve
+from livetree_server.storage.sqlite import SqliteStore
 
 from .backend import Pen, Refused, Seed, Stored, root_row, row_of
 from .raw_store import RawStore
@@ -83,7 +84,7 @@ class ServerBackend:
         return self._runner.run(asyncio.wait_for(work, 60))
 
     async def _start(self) -> None:
-        store = await open_sqlite(self._store.path)
+        store = await SqliteStore.open(self._store.path)
         application = Application(store, clock=lambda: self._now, ids=self._new_id)
         sock = listen("127.0.0.1", 0)
         started = asyncio.Event()

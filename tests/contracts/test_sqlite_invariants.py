@@ -1,5 +1,5 @@
 """
-DESIGN's invariants against raw SQL: the database keeps them, whoever writes (§2).
+The invariants against raw SQL: the database keeps them, whoever writes.
 
 SQLite keeps foreign keys only on connections that ask for it, and a stranger may not ask. So
 each attack is made on both kinds of connection.

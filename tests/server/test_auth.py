@@ -49,6 +49,9 @@ def test_H3_what_a_token_does_not_allow_is_forbidden():
         (jwt.encode({"sub": "a", "exp": 4_000_000_000}, None, algorithm="none"), "valid"),
         (token(**{"livetree.topics": ["*"]}), "livetree.topics"),
         (token(**{"livetree.topics": {"*": "all"}}), "livetree.topics"),
+        (token(**{"livetree.topics": {"*": ["admin"]}}), "livetree.topics"),
+        (token(exp=10**400), "not valid"),
+        (token(sub=5), "not valid"),
     ],
 )
 def test_H3_a_bad_token_is_refused_with_what_is_wrong(bad, says):

@@ -6,9 +6,12 @@ import json
 import pytest
 import pytest_asyncio
 from livetree_server import auth
-from livetree_server.app import Application
+from livetree_server.app import Application, now_ms
 from livetree_server.gateway import endpoint as endpoint_module
+from livetree_server.gateway import requests as requests_module
+from livetree_server.hub import connection as connection_module
 from livetree_server.storage.memory import MemoryStore
+from livetree_server.topics import reading as reading_module
 from websockets.frames import Opcode
 
 from tests.simulation.wire import Wire, masked
@@ -128,11 +131,16 @@ async def test_H3_a_token_opens_what_it_names_and_nothing_else():
 
 
 async def test_H3_a_token_that_expires_ends_the_connection(monkeypatch):
-    async with Application(MemoryStore(), secret=SECRET) as application:
-        peer = connect(application, token=auth.issue(SECRET, "ann", [("*", "read")], seconds=60))
-        await peer.hear()
-        peer.endpoint._expired()
-        assert peer.close_code() == 4401
+    monkeypatch.setattr(endpoint_module, "EXPIRY_SECONDS", 0.001)
+    now = [1_700_000_000_000]
+    async with Application(MemoryStore(), secret=SECRET, clock=lambda: now[0]) as application:
+        token = auth.issue(SECRET, "ann", [("*", "read")], seconds=10**12)
+        peer = connect(application, token=token)
+        assert [frame["type"] for frame in await peer.hear()] == ["welcome"]
+        now[0] += 10**16
+        while (code := peer.close_code()) is None:
+            await asyncio.sleep(0.001)
+        assert code == 4401
 
 
 @pytest.mark.parametrize("data", ["{", "[]", "null", '{"op":"topic.list"}'])
@@ -612,3 +620,113 @@ async def test_T4_several_replies_of_one_turn_are_one_group(application):
     read = await peer.ask(id=2, op="message.get", topic=topic, messageIds=ids)
     groups = [node["siblingsGroupId"] for node in read["result"]["nodes"]]
     assert groups[0] == groups[1] > 0
+
+
+async def test_L9_a_claim_and_an_abort_in_one_run_disturb_nobody(application):
+    peer, bot = connect(application), connect(application)
+    topic = await topic_with(peer)
+    await bot.ask(op="bot.serve", models=["q"])
+    turn = {"op": "turn.submit", "topic": topic, "user": {"mode": "create", "text": "x"}}
+    first = await peer.ask(id=1, **turn, placeholders=[{"model": "p"}])
+    (reply,) = first["result"]["placeholderIds"]
+    peer.say(id=2, op="topic.update", topic=topic, name="other")
+    peer.say(id=3, op="stream.claim", topic=topic, messageId=reply)
+    peer.say(id=4, op="stream.abort", topic=topic, messageId=reply)
+    peer.say(id=5, **turn, placeholders=[{"model": "q"}])
+    answers = {frame["re"]: frame for frame in await peer.hear()}
+    assert {frame["type"] for frame in answers.values()} == {"result"}
+    assert answers[3]["result"]["n"] == 0
+    offered = [frame["messageId"] for frame in await bot.hear()]
+    assert offered == answers[5]["result"]["placeholderIds"]
+
+
+async def test_R6_a_connection_has_so_many_topics_open_and_no_more(application, monkeypatch):
+    monkeypatch.setattr(requests_module, "MAX_SUBSCRIPTIONS", 5)
+    peer = connect(application)
+    await peer.hear()
+    topics = [
+        (await peer.ask(op="topic.create", name=str(number)))["result"]["topic"]
+        for number in range(8)
+    ]
+    for number, topic in enumerate(topics):
+        peer.say(id=number, op="topic.open", topic=topic)
+    answers = [frame for frame in await peer.hear() if "re" in frame]
+    assert [answer.get("code") for answer in answers].count("TOO_LARGE") == 3
+    assert application.hub.statistics()["subscriptions"] == 5
+
+    back = connect(application, resume=[{"topic": topic} for topic in topics])
+    frames = await back.hear()
+    assert [frame["type"] for frame in frames].count("gone") == 3
+    # What was refused, or closed, doesn't count.
+    assert (await peer.ask(id=50, op="topic.open", topic="nope"))["code"] == "TOO_LARGE"
+    await peer.ask(id=51, op="topic.close", topic=topics[0])
+    assert (await peer.ask(id=52, op="topic.open", topic="nope"))["code"] == "NOT_FOUND"
+    peer.say(id=53, op="topic.open", topic=topics[7])
+    assert "snapshot" in [frame["type"] for frame in await peer.hear()]
+
+
+@pytest.mark.parametrize("topic", ["nope", "no id", "x" * 100_000, "AUTO"])
+async def test_what_is_no_topic_leaves_nothing_in_memory(application, topic):
+    peer = connect(application)
+    await peer.hear()
+    answer = await peer.ask(op="topic.get", topic=topic)
+    assert answer["code"] == "NOT_FOUND"
+    assert len(answer["message"]) < 200
+    assert application.rooms.statistics()["rooms"] == 0
+
+
+async def test_S6_an_answer_carries_so_much_and_the_rest_is_asked_for_again(
+    application, monkeypatch
+):
+    monkeypatch.setattr(reading_module, "ANSWER_BYTES", 5000)
+    peer = connect(application)
+    topic = await topic_with(peer, *["x" * 2000] * 5, "y" * 9000)
+    ids: list[str] = []
+    cursor = None
+    pages = 0
+    while True:
+        page = await peer.ask(
+            op="branch.get", topic=topic, **({"cursor": cursor} if cursor else {})
+        )
+        ids = [item["node"]["id"] for item in page["result"]["items"]] + ids
+        pages += 1
+        if (cursor := page["result"]["next"]) is None:
+            break
+    assert pages == 4  # the long one alone, then two by two
+    assert len(ids) == len(set(ids)) == 6
+    got = await peer.ask(op="message.get", topic=topic, messageIds=ids)
+    assert [node["id"] for node in got["result"]["nodes"]] == ids[:2]
+
+
+async def test_S7_who_asks_for_floods_and_reads_nothing_is_cut(application, monkeypatch):
+    monkeypatch.setattr(connection_module, "FLOOD", 400_000)
+    peer, other = connect(application), connect(application)
+    topic = await topic_with(peer, "x" * 100_000)
+    for number in range(20):
+        peer.say(id=number, op="branch.get", topic=topic)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert peer.transport.closed
+    assert (await other.ask(op="topic.get", topic=topic))["type"] == "result"
+
+
+async def test_H3_a_reader_is_offered_no_work_and_sees_its_topics_in_a_long_list():
+    async with Application(MemoryStore(), secret=SECRET) as application:
+        admin = connect(application, token=auth.issue(SECRET, "a", [("*", "admin")], seconds=60))
+        for number in range(120):
+            await admin.ask(op="topic.create", topic=f"t-{number}")
+        await admin.ask(op="topic.create", topic="mine")
+        for number in range(120, 240):
+            await admin.ask(op="topic.create", topic=f"t-{number}")
+        peer = connect(application, token=auth.issue(SECRET, "b", [("mine", "read")], seconds=60))
+        assert (await peer.ask(op="bot.serve", models=["*"]))["code"] == "FORBIDDEN"
+        listed = await peer.ask(op="topic.list", limit=10)
+        assert [topic["id"] for topic in listed["result"]["topics"]] == ["mine"]
+
+
+async def test_the_sweep_removes_what_has_outlived_its_time(application):
+    peer = connect(application)
+    topic = await topic_with(peer, *map(str, range(5)))
+    application.rooms.clock = lambda: now_ms() + 8 * 24 * 60 * 60 * 1000
+    await application.rooms.sweep()
+    assert await application.store.deltas(topic, 1, 10) == []

@@ -20,6 +20,9 @@ class Transport:
         if self.connection is not None and sum(map(len, self.data)) > self.room:
             self.connection.pause(0.0)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.aborted = True
 

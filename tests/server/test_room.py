@@ -35,9 +35,9 @@ class Topic:
         decided, refused, taken = self.decide(self.waiting(*commands))
         assert taken == len(commands)
         if decided is not None:
-            frames, offers = self.room.apply(decided)
-            self.published += frames
-            self.offers += [offer.message_id for offer in offers]
+            applied = self.room.apply(decided)
+            self.published += applied.frames
+            self.offers += [offer.message_id for offer in applied.offers]
         if refused:
             raise refused[0][1]
         return [planned.result for _, planned in decided.planned]

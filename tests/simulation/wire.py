@@ -57,6 +57,9 @@ class HandTransport(asyncio.Transport):
             self.protocol.resume_writing()
         return data
 
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
     def write_eof(self) -> None:
         self.eof = True
 

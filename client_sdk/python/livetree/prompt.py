@@ -14,10 +14,6 @@ from .core.protocol import Node
 __all__ = ["Prompt", "prompt_messages"]
 
 
-class _Source(Struct):
-    hidden: Any = False
-
-
 class _Data(Struct):
     source: Any = None
 

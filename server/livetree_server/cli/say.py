@@ -74,6 +74,10 @@ def say(
             text = sys.stdin.read()
         except UnicodeDecodeError:
             raise click.ClickException("what comes in on standard input is no text") from None
+    if not text.strip():
+        raise click.UsageError("TEXT is empty: there is nothing to say")
+    if not all(models):
+        raise click.UsageError("a --model has no name")
     config = Config.read(url=url)
     asyncio.run(_say(config, topic, new_topic, text, models, wait))
 

@@ -42,6 +42,7 @@ MAX_FRAME_BYTES: Final = 2 * 1024 * 1024
 MAX_UNANSWERED: Final = 256
 HELLO_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
+EXPIRY_SECONDS: Final = 24 * 60 * 60.0
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -265,8 +266,7 @@ class Endpoint(asyncio.Protocol):
         self._connection.label = hello.client
         self._protocol.max_message_size = MAX_FRAME_BYTES
         if grant.expires_at is not None:
-            seconds = max(0.0, grant.expires_at - self._gateway.clock() / 1000)
-            self._timer = self._loop.call_later(seconds, self._expired)
+            self._watch_expiry(grant.expires_at)
         log.info(
             "connection %s of %s (%s) opened", self._connection.id, grant.subject, hello.client
         )
@@ -355,6 +355,16 @@ class Endpoint(asyncio.Protocol):
 
     def _no_hello(self) -> None:
         self.end(p.Close.NO_HELLO, f"no hello within {HELLO_SECONDS:.0f} seconds")
+
+    def _watch_expiry(self, expires_at: float) -> None:
+        left = expires_at - self._gateway.clock() / 1000
+        if left <= 0:
+            self._expired()
+        else:
+            # A timer can't be set for any time: a far one is looked at again on the way.
+            self._timer = self._loop.call_later(
+                min(left, EXPIRY_SECONDS), self._watch_expiry, expires_at
+            )
 
     def _expired(self) -> None:
         self.end(p.Close.UNAUTHENTICATED, "the token has expired: fetch a new one")

@@ -8,7 +8,16 @@ from hashlib import sha256
 from typing import Any, Final
 
 from livetree.core import protocol as p
-from livetree.core.errors import Internal, LivetreeError, TooLarge, Unavailable
+from livetree.core.errors import (
+    Forbidden,
+    Internal,
+    LivetreeError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    Validation,
+)
+from livetree.core.ids import is_id
 from msgspec.structs import replace
 
 from ..auth import ADMIN, READ, WRITE, Grant
@@ -77,11 +86,17 @@ class Requests:
             self._soon(self._topics(command, grant), answer)
             return
         if isinstance(command, p.BotServe):
+            if command.models and not any(level >= WRITE for _, level in grant.patterns):
+                raise Forbidden("your token lets you write no topic: there is no work for you")
             self._soon(self._serve(command, connection, grant), answer)
             return
         assert isinstance(command, p.TopicCommand)
         if isinstance(command, p.TopicCreate) and not command.topic:
             command = replace(command, topic=self._topic_id(command, grant))
+        if not is_id(command.topic):
+            if isinstance(command, p.TopicCreate):
+                raise Validation(f"topic id {command.topic[:80]!r} is not [A-Za-z0-9_-]{{1,64}}")
+            raise NotFound(f"there is no topic {command.topic[:80]!r}")
         grant.require(command.topic, _LEVEL.get(type(command), WRITE))
         if isinstance(command, p.Mutation):
             self._rooms.command(command, grant.subject, answer)
@@ -104,14 +119,30 @@ class Requests:
         return f"t-{sha256(name).hexdigest()[:32]}"
 
     def open(self, command: p.TopicOpen | p.Resume, connection: Connection, answer: Answer) -> None:
-        """Subscribe a connection; raises `TooLarge` over `MAX_SUBSCRIPTIONS`."""
+        """Subscribe a connection; raises `TooLarge` over `MAX_SUBSCRIPTIONS`, and `NotFound`."""
+        if not is_id(command.topic):
+            raise NotFound(f"there is no topic {command.topic[:80]!r}")
         open_now = connection.topics
         if len(open_now) >= MAX_SUBSCRIPTIONS and command.topic not in open_now:
             raise TooLarge(
                 f"this connection has {len(open_now)} topics open: close some first",
                 limit=MAX_SUBSCRIPTIONS,
             )
-        self._rooms.open(command, connection, answer)
+        # Counted from now on: many may be asked for before the first is opened.
+        fresh = command.topic not in open_now
+        open_now.add(command.topic)
+
+        def opened(outcome: bytes | LivetreeError) -> None:
+            if fresh and isinstance(outcome, LivetreeError):
+                open_now.discard(command.topic)
+            answer(outcome)
+
+        try:
+            self._rooms.open(command, connection, opened)
+        except LivetreeError:
+            if fresh:
+                open_now.discard(command.topic)
+            raise
 
     async def done(self, subject: str, mutations: list[str]) -> dict[str, bytes]:
         """Return the results of those mutations that happened."""
@@ -137,14 +168,14 @@ class Requests:
         self._spawn(run(), "request")
 
     async def _topics(self, command: p.TopicList, grant: Grant) -> bytes:
-        found: list[TopicRow] = []
         cursor = command.cursor
         while True:
             rows, cursor = await self._rooms.store.topics(
-                cursor=cursor, limit=command.limit - len(found), name=command.name
+                cursor=cursor, limit=command.limit, name=command.name
             )
-            found += [row for row in rows if grant.level(row.topic_id) >= READ]
-            if cursor is None or len(found) == command.limit:
+            found = [row for row in rows if grant.level(row.topic_id) >= READ]
+            # A page may be short where rows are not for this reader, but never empty amid the list.
+            if cursor is None or found:
                 return p.encode({"topics": [_info(row) for row in found], "next": cursor})
 
     async def _serve(self, command: p.BotServe, connection: Connection, grant: Grant) -> bytes:

@@ -16,6 +16,9 @@ __all__ = ["HIGH_WATER", "PING", "Connection", "framed"]
 HIGH_WATER: Final = 256 * 1024
 """Bytes in a connection's send buffer beyond which it counts as slow."""
 
+FLOOD: Final = 32 * 1024 * 1024
+"""Bytes of unread answers beyond which a connection is cut at once."""
+
 PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 
 
@@ -71,8 +74,18 @@ class Connection:
         return self.transport.write
 
     def send(self, text: bytes) -> None:
-        """Send one frame to this connection alone; dropped if it has ended."""
-        if not self.closed:
+        """
+        Send one frame to this connection alone; dropped if it has ended.
+
+        Who has asked for more than `FLOOD` bytes without reading them is cut.
+
+        """
+        if self.closed:
+            return
+        if self.transport.get_write_buffer_size() > FLOOD:
+            self.end()
+            self.transport.abort()
+        else:
             self.transport.write(framed(text))
 
     async def wait_writable(self) -> None:

@@ -9,12 +9,12 @@ when it reads again, so nothing is queued for it here.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from livetree.core.protocol import Offer, encode
 
+from ..globs import matches
 from .connection import PING, Connection, framed
 
 __all__ = ["Hub", "Listener"]
@@ -73,13 +73,13 @@ class Worker:
     ) -> None:
         self.connection = connection
         self.allowed = allowed
-        any_of = "|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns)
-        self._pattern = re.compile(any_of or r"(?!)", re.DOTALL)
+        self._patterns = list(patterns)
 
     def serves(self, offer: OfferLike) -> bool:
         """Tell whether a pattern matches the offer's model; no model is matched by ``*``."""
-        return self._pattern.fullmatch(offer.model or "") is not None and self.allowed(
-            offer.topic_id
+        model = offer.model or ""
+        return self.allowed(offer.topic_id) and any(
+            matches(pattern, model) for pattern in self._patterns
         )
 
 

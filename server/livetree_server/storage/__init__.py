@@ -1,4 +1,4 @@
-"""The durable store (DESIGN §2, §3): one SQLite file, or an in-memory twin for tests."""
+"""The durable store: one SQLite file, or an in-memory twin for tests."""
 
 from .files import StoreInUse, StoreRefused
 from .memory import MemoryStore

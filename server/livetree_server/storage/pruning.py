@@ -1,5 +1,5 @@
 """
-What has outlived its time: events and mutations (DESIGN §3, §4).
+What has outlived its time: events and mutations.
 
 There is no index by age. Rounds go over both tables, a bounded part at each call.
 """

@@ -1,5 +1,5 @@
 """
-The tables, and what the database refuses whoever asks (DESIGN §2).
+The tables, and what the database refuses whoever asks.
 
 Inside the database a topic is an integer: its public id stands once, beside it. ``data``
 comes last in a message's row, so that reading the rest of the row never reads it.

@@ -1,5 +1,5 @@
 """
-What the constraints of a database can't say (DESIGN §2).
+What the constraints of a database can't say.
 
 The active node is a content message of its topic: it is set only to one, and a message
 that goes takes it along. A message keeps its id and its topic.

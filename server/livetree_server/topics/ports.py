@@ -1,4 +1,4 @@
-"""What the rooms need of the world: a durable store, and somebody to tell (DESIGN §4)."""
+"""What the rooms need of the world: a durable store, and somebody to tell."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from livetree.core import protocol as p
 from livetree.core.errors import Conflict, Internal
 from livetree.core.reads import branch_page, messages, topic_info, tree_page
@@ -12,7 +14,10 @@ from msgspec.structs import replace
 from .ports import Store
 from .room import Room
 
-__all__ = ["log_since", "read"]
+__all__ = ["ANSWER_BYTES", "log_since", "read"]
+
+ANSWER_BYTES: Final = 2 * 1024 * 1024
+"""Content that one answer carries, about; the rest is asked for again."""
 
 
 async def read(room: Room, command: p.Command, store: Store) -> bytes:
@@ -35,15 +40,31 @@ async def read(room: Room, command: p.Command, store: Store) -> bytes:
     if isinstance(command, p.BranchGet):
         page = branch_page(tree, command)
         nodes = await _whole(room, [item.node for item in page.items], store)
+        fits = _fitting(nodes[::-1])
         items = [replace(item, node=node) for item, node in zip(page.items, nodes, strict=True)]
+        if fits < len(items):
+            items = items[-fits:]
+            page = replace(page, next=items[0].node.id)
         return p.encode(replace(page, items=items))
     if isinstance(command, p.MessageGet):
         nodes = await _whole(room, messages(tree, command), store)
+        nodes = nodes[: _fitting(nodes)]
         return p.encode({"nodes": nodes, "seq": tree.seq, "commit": tree.commit})
     if isinstance(command, p.TopicGet):
         return p.encode({"topic": topic_info(tree, room.created_at)})
     assert isinstance(command, p.TopicDeltas)
     return await _deltas(room, command, store)
+
+
+def _fitting(nodes: list[p.Node]) -> int:
+    """Return how many of these messages one answer may carry: at least the first."""
+    size = 0
+    for count, node in enumerate(nodes):
+        assert node.data is not UNSET
+        size += len(memoryview(node.data))
+        if size > ANSWER_BYTES and count:
+            return count
+    return len(nodes)
 
 
 async def _whole(room: Room, nodes: list[p.Node], store: Store) -> list[p.Node]:

@@ -1,5 +1,5 @@
 """
-One topic in memory: what it decides, without any I/O (DESIGN §4).
+One topic in memory: what it decides, without any I/O.
 
 The runner owns a room and is the only one to change it. Whatever a room has applied
 has been published: its position is what every subscriber that is up to date has.
@@ -38,6 +38,10 @@ WHOLE_PAGE: Final = 50
 """How many messages at the end of the active path a snapshot carries whole."""
 
 
+WHOLE_BYTES: Final = 512 * 1024
+"""How much content these may have together; the last is whole whatever it has."""
+
+
 class Position(Struct, frozen=True):
     """What a mirror has: a commit, and of each live reply ``{messageId: (epoch, n)}``."""
 
@@ -73,6 +77,22 @@ class Decided(Struct, frozen=True):
     run: Run
     planned: list[tuple[Waiting, Planned]]
     frames: list[bytes]
+
+
+class Applied(Struct, frozen=True):
+    """
+    What came of a run.
+
+    Attributes:
+        frames: What to publish, in order.
+        offers: The replies that are offered since.
+        results: The answer to each command, in order.
+
+    """
+
+    frames: list[bytes]
+    offers: list[OfferRow]
+    results: list[dict[str, Any]]
 
 
 def request_hash(command: p.Mutation) -> bytes:
@@ -238,19 +258,15 @@ class Room:
         )
         return Decided(run, planned, frames)
 
-    def apply(self, decided: Decided) -> tuple[list[bytes], list[OfferRow]]:
-        """
-        Make a committed run true here.
-
-        Returns:
-            The frames to publish, in order, and the replies that are newly offered.
-
-        """
+    def apply(self, decided: Decided) -> Applied:
+        """Make a committed run true here."""
         frames: list[bytes] = []
-        offers: list[OfferRow] = []
+        offered: dict[str, None] = {}
+        results: list[dict[str, Any]] = []
         self.leases.update(decided.run.leases)
         stored = iter(decided.frames)
-        for _, outcome in decided.planned:
+        for each, outcome in decided.planned:
+            results.append(outcome.result)
             if outcome.delta is None:
                 continue
             before = self.tree.live
@@ -262,9 +278,16 @@ class Room:
             frames += self.follow(outcome.delta, next(stored), written)
             for message_id, epoch in self.tree.live.items():
                 if epoch == 0 and before.get(message_id) != 0:
-                    model = self.tree.node(message_id).model_id
-                    offers.append(OfferRow(self.tree.topic_id, message_id, model))
-        return frames, offers
+                    offered[message_id] = None
+            if isinstance(each.command, p.StreamClaim):
+                # Now, not later: the next command of the run may end the reply.
+                results[-1] = outcome.result | self.left_parts(each.command.message_id)
+        offers = [
+            OfferRow(self.tree.topic_id, message_id, self.tree.node(message_id).model_id)
+            for message_id in offered
+            if self.tree.live.get(message_id) == 0
+        ]
+        return Applied(frames, offers, results)
 
     def follow(
         self, delta: p.Delta, frame: bytes, written: dict[str, Raw] | None = None
@@ -445,7 +468,13 @@ class Room:
 
     def snapshot(self, *, reset: bool) -> list[p.Snapshot]:
         """Return the topic as it is now, in chunks that are still to be encoded."""
-        whole = {node.id for node in self._page()}
+        whole: set[str] = set()
+        size = 0
+        for node in self._page():
+            size += 0 if node.data is UNSET else len(memoryview(node.data))
+            if size > WHOLE_BYTES and whole:
+                break
+            whole.add(node.id)
         nodes = [
             on_the_wire(node) if node.id in whole else _skeleton(node) for node in self.tree.nodes()
         ]

@@ -23,6 +23,9 @@ log = logging.getLogger("livetree.topics")
 
 SWEEP_SECONDS: Final = 1.0
 
+PRUNE_SECONDS: Final = 60.0
+"""How far apart the rounds are that remove old events and mutations."""
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """
@@ -78,6 +81,7 @@ class Rooms:
         self._closing = False
         self._started_at = 0
         self._sweeper: asyncio.Task[None] | None = None
+        self._pruned_at = 0
 
     async def __aenter__(self) -> Rooms:
         self._started_at = self.clock()
@@ -217,6 +221,8 @@ class Rooms:
         """
         now = self.clock()
         self._evict(now)
+        if now - self._pruned_at >= PRUNE_SECONDS * 1000 and not await self.store.prune(now):
+            self._pruned_at = now  # else a round is under way: it goes on in a second
         for runner in list(self._runners.values()):
             await runner.persist_leases(now)
         due = await self.store.due(

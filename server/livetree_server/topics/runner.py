@@ -170,6 +170,8 @@ class Runner:
         finally:
             self.running = False
             self.used_at = self._rooms.clock()
+            if self._room is None and not self.in_use:
+                self._rooms.unload(self.topic_id)  # nothing is there, and nobody waits for it
 
     async def _step(self) -> None:
         if self._unsure and not await self._make_sure():
@@ -293,16 +295,14 @@ class Runner:
 
     def _told(self, room: Room, decided: Decided) -> None:
         # No await in here: nobody sees one of the three steps without the others.
-        frames, offers = room.apply(decided)  # 2. true here
-        if frames:
-            self._rooms.fanout.publish(self.topic_id, frames)  # 3. told, the sender included
-        for waiting, planned in decided.planned:
-            result = planned.result
-            if isinstance(waiting.command, p.StreamClaim):
-                result = result | room.left_parts(waiting.command.message_id)
+        applied = room.apply(decided)  # 2. true here
+        if applied.frames:
+            # 3. told, the sender included
+            self._rooms.fanout.publish(self.topic_id, applied.frames)
+        if applied.offers:
+            self._rooms.fanout.offered(applied.offers)
+        for (waiting, _), result in zip(decided.planned, applied.results, strict=True):
             waiting.answer(p.encode(result))
-        if offers:
-            self._rooms.fanout.offered(offers)
         if room.deleted:
             self._end("the topic was deleted")
 

@@ -1,4 +1,4 @@
-"""What livetree itself reads of a message's ``data``: its text, nothing else (DESIGN §1)."""
+"""What livetree itself reads of a message's ``data``: its text, nothing else."""
 
 from __future__ import annotations
 

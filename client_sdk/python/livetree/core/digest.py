@@ -1,4 +1,4 @@
-"""Proof against drift: a number over a whole topic that both sides keep as they go (DESIGN §6)."""
+"""Proof against drift: a number over a whole topic that both sides keep as they go."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class LivetreeError(Exception):
     Base of every error that crosses the wire.
 
     Attributes:
-        code: The machine-readable code, one of DESIGN §3's small set.
+        code: The machine-readable code, one of the small set of these classes.
         details: Facts for programs (ids, limits), JSON values only.
 
     ``str(error)`` is a sentence for people that says what to do.

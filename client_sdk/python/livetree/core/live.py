@@ -1,4 +1,4 @@
-"""The text of a reply being written: numbered ops, and what a viewer missed (DESIGN §5)."""
+"""The text of a reply being written: numbered ops, and what a viewer missed."""
 
 from __future__ import annotations
 

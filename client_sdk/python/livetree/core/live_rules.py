@@ -1,4 +1,4 @@
-"""The rules of turns and live replies: offered, claimed, ended (DESIGN §4, §5)."""
+"""The rules of turns and live replies: offered, claimed, ended."""
 
 from __future__ import annotations
 

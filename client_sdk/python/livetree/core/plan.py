@@ -80,7 +80,7 @@ def _batch(view: View, draft: Draft, batch: p.Batch, context: Context) -> list[d
 
 
 def _check_base(view: View, command: p.Mutation, base: int | None) -> None:
-    """Refuse a destructive command whose user did not see what it would destroy (DESIGN §6)."""
+    """Refuse a destructive command whose user did not see what it would destroy."""
     if base is None:
         return
     if isinstance(command, (p.TopicClear, p.TopicDelete)):

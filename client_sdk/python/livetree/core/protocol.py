@@ -1,5 +1,5 @@
 """
-Everything that crosses the wire, as structs: commands, deltas and frames (DESIGN §3, §6).
+Everything that crosses the wire, as structs: commands, deltas and frames.
 
 ``docs/schema.json`` is generated from this module. Field names are camelCase on the
 wire. Requests refuse unknown fields, so a misspelt one is told to its sender; frames
@@ -118,7 +118,7 @@ def _read_null(struct: Struct, *names: str) -> None:
 
 
 class Close:
-    """Close codes: 44xx means don't come back unchanged, 10xx means reconnect (DESIGN §6)."""
+    """Close codes: 44xx means don't come back unchanged, 10xx means reconnect."""
 
     PROTOCOL_ERROR: Final = 4400
     UNAUTHENTICATED: Final = 4401

@@ -434,7 +434,7 @@ class Draft(View):
         return self._count
 
     def next_created_at(self) -> int:
-        """Return the time of a message created now: later than any before it (DESIGN §1)."""
+        """Return the time of a message created now: later than any before it."""
         return max(self.now, self.last_created_at + 1)
 
     def insert(self, node: Node) -> None:
