@@ -7,15 +7,17 @@ import re
 
 from livetree.core.canonical import MAX_DEPTH
 from livetree.core.content import MAX_DATA_BYTES
-from livetree.core.live import MAX_PARTS
+from livetree.core.live import MAX_OPS, MAX_PARTS
 from livetree.core.plan import MAX_METADATA_BYTES
 from livetree.core.protocol import StreamClaim
 from livetree.formats.json_stream import MAX_RECORD_BYTES
 from livetree_server import app, auth, config
 from livetree_server.gateway import endpoint, requests, session
+from livetree_server.http import door
 from livetree_server.hub import hub
-from livetree_server.hub.connection import HIGH_WATER
+from livetree_server.hub.connection import FLOOD, HIGH_WATER
 from livetree_server.storage import pruning
+from livetree_server.topics import reading
 from livetree_server.topics.rooms import Settings
 
 from tests.docs.blocks import ROOT
@@ -48,6 +50,12 @@ def test_limits_are_those_of_the_code():
         ),
         "commands that wait in one topic": f"{settings.queue_length:,}",
         "bytes that wait for one slow reader, before it is skipped": size(HIGH_WATER),
+        "bytes of answers that one connection leaves unread, until it is cut": size(FLOOD),
+        "content in one answer, about; the rest is asked for again": size(reading.ANSWER_BYTES),
+        "ops of one reply": f"{MAX_OPS:,}",
+        "head of a request, and the time until it is complete": (
+            f"{size(door.HEAD_BYTES)}, {door.HEAD_SECONDS:.0f} s"
+        ),
         "time until a peer says hello": f"{endpoint.HELLO_SECONDS:.0f} s",
         "silence of a peer, until it is cut": f"{hub.SILENCE_SECONDS:.0f} s",
         "time a reader may stay too slow for its answers": f"{hub.SLOW_SECONDS:.0f} s",
