@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tests.contracts.building import (
     Room,
+    ask,
     check_stored,
     create,
     forged,
@@ -103,15 +104,26 @@ async def test_200_concurrent_runs_over_20_topics_make_20_histories(store: Store
     await check_stored(store, *rooms)
 
 
-async def test_runs_that_follow_on_each_other_may_wait_together(store: Store):
+async def test_runs_that_follow_on_each_other_may_wait_together(
+    store: Store, caplog: pytest.LogCaptureFixture
+):
     room = Room()
     runs = []
-    for command in (create(), say("a"), say("b"), p.MessageDelete(message_id="a"), say("c")):
-        runs.append(room.plan(command))
+    for commands in (
+        [create("one")],
+        [say("a"), p.TopicUpdate(name="two")],
+        [say("b")],
+        [p.MessageDelete(message_id="a")],
+        [ask("u", "r")],
+        [p.StreamClaim(message_id="r")],
+        [p.StreamAbort(message_id="r"), say("c")],
+    ):
+        runs.append(room.plan(*commands))
         room.keep(runs[-1])
 
     await asyncio.gather(*(store.commit(run) for run in runs))
 
+    assert not caplog.records, "they were refused together, and each had to be tried alone"
     await check_stored(store, room)
     assert await store.deltas("topic", 0, 10) == frames_of(runs)
 

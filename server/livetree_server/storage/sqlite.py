@@ -241,6 +241,6 @@ def _engine(path: Path, begin: str, **options: Any) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        connection.connection.cursor().execute(begin)
 
     return engine

@@ -9,6 +9,7 @@ around each statement takes longer than the statement. So errors are the driver'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import chain
 from typing import Any, Final
 
@@ -66,10 +67,9 @@ class Statement:
         """
         if not rows:
             return
-        cursor = tx.connection.cursor()
-        cursor.executemany(self._text, rows)
-        touched = cursor.rowcount
-        cursor.close()
+        with closing(tx.connection.cursor()) as cursor:
+            cursor.executemany(self._text, rows)
+            touched = cursor.rowcount
         if touched != len(rows):
             raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
 
@@ -103,10 +103,9 @@ class Lookup:
             some = keys[start : start + _AT_ONCE]
             size = 1 << (len(some) - 1).bit_length()
             filled = [*some, *[some[-1]] * (size - len(some))]
-            cursor = tx.connection.cursor()
-            cursor.execute(self._text(filled), tuple(chain(*filled)))
-            found += cursor.fetchall()
-            cursor.close()
+            with closing(tx.connection.cursor()) as cursor:
+                cursor.execute(self._text(filled), tuple(chain(*filled)))
+                found += cursor.fetchall()
         return found
 
     def _text(self, keys: Sequence[tuple[str, ...]]) -> str:

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, Final, TypeAlias
 
 from livetree.core.errors import Busy, Internal
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
 
 from ..topics.ports import Run, StoreError
@@ -195,7 +195,7 @@ class Writer:
         try:
             outcomes = self._do(connection, group)
         except Exception as error:
-            self._disconnect()
+            self._roll_back(transaction)
             raise _Unwritten(reason(error)) from error
         try:
             transaction.commit()
@@ -236,8 +236,14 @@ class Writer:
             self._connection = self._engine.connect()
         return self._connection
 
+    def _roll_back(self, transaction: RootTransaction) -> None:
+        try:
+            transaction.rollback()
+        except Exception:
+            logger.exception("a transaction could not be rolled back: it goes with its connection")
+            self._disconnect()
+
     def _disconnect(self) -> None:
-        # What a failed transaction left behind goes with its connection: nobody has to know.
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -72,14 +72,12 @@ def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> l
     refusals = _judge(runs, heads, stored)
     kept = [run for run, refusal in zip(runs, refusals, strict=True) if refusal is None]
     _insert_mutations(tx, statements, kept)
-    moving = [run for run in kept if run.seq > run.base_seq]
-    _insert_topics(tx, statements, moving, heads)
-    moving.sort(key=lambda run: heads[run.topic_id].key)
-    _write_messages(tx, statements, moving, heads)
+    topics = _topics(tx, statements, [run for run in kept if run.seq > run.base_seq], heads)
+    _write_messages(tx, statements, topics)
     # The pointer last: it may name a new message, and a removal may have taken it away.
-    _advance_topics(tx, statements, moving, heads)
-    _insert_events(tx, statements, moving, heads)
-    _write_live(tx, statements, moving, heads)
+    _advance_topics(tx, statements, topics)
+    _insert_events(tx, statements, topics)
+    _write_live(tx, statements, topics)
     return refusals
 
 
@@ -136,12 +134,12 @@ def _insert_mutations(tx: Connection, statements: Statements, runs: Sequence[Run
     )
 
 
-def _insert_topics(
+def _topics(
     tx: Connection, statements: Statements, runs: Sequence[Run], heads: dict[str, _Head]
-) -> None:
+) -> dict[int, list[Run]]:
+    """Make the topics that are new, and return the runs of each topic by its key, in key order."""
+    keys = {topic_id: head.key for topic_id, head in heads.items()}
     births = [run for run in runs if is_birth(run)]
-    if not births:
-        return
     statements.insert_topic.each(
         tx,
         [
@@ -149,21 +147,21 @@ def _insert_topics(
             for run in births
         ],
     )
-    for topic_id, key, *_ in statements.lock_topics.rows(tx, [(run.topic_id,) for run in births]):
-        heads[topic_id] = _Head(key, 0, deleted=False)
+    made = statements.lock_topics.rows(tx, [(run.topic_id,) for run in births])
+    keys |= {topic_id: key for topic_id, key, *_ in made}
     statements.insert_message.each(
-        tx, [root_row(heads[run.topic_id].key, run.root_id, run.now) for run in births]
+        tx, [root_row(keys[run.topic_id], run.root_id, run.now) for run in births]
     )
+    topics: dict[int, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: keys[run.topic_id]):
+        topics.setdefault(keys[run.topic_id], []).append(run)
+    return topics
 
 
-def _write_messages(
-    tx: Connection, statements: Statements, runs: Sequence[Run], heads: dict[str, _Head]
-) -> None:
-    by_topic: dict[int, list[Step]] = {}
-    for run in runs:
-        by_topic.setdefault(heads[run.topic_id].key, []).extend(steps_of(run))
-    for level in zip_longest(*by_topic.values()):
-        steps = [(key, step) for key, step in zip(by_topic, level, strict=True) if step]
+def _write_messages(tx: Connection, statements: Statements, topics: dict[int, list[Run]]) -> None:
+    by_topic = [[step for run in runs for step in steps_of(run)] for runs in topics.values()]
+    for level in zip_longest(*by_topic):
+        steps = [(key, step) for key, step in zip(topics, level, strict=True) if step]
         _write_steps(tx, statements, steps)
 
 
@@ -207,50 +205,40 @@ def _changed_row(topic_key: int, node: Node) -> tuple[Any, ...]:
     )
 
 
-def _advance_topics(
-    tx: Connection, statements: Statements, runs: Sequence[Run], heads: dict[str, _Head]
-) -> None:
+def _advance_topics(tx: Connection, statements: Statements, topics: dict[int, list[Run]]) -> None:
     statements.advance_topic.each(
         tx,
         [
             (
-                run.seq,
-                run.commit,
-                run.digest,
-                run.active_node_id,
-                run.state["lastActivityAt"],
-                run.last_created_at,
-                heads[run.topic_id].key,
-                run.base_seq,
+                runs[-1].seq,
+                runs[-1].commit,
+                runs[-1].digest,
+                runs[-1].active_node_id,
+                runs[-1].state["lastActivityAt"],
+                runs[-1].last_created_at,
+                key,
+                runs[0].base_seq,
             )
-            for run in runs
+            for key, runs in topics.items()
         ],
     )
     statements.restate_topic.each(
         tx,
         [
-            (*state_row(run.state), heads[run.topic_id].key)
-            for run in runs
-            if changes_state(run) and not is_birth(run)
+            (*state_row(runs[-1].state), key)
+            for key, runs in topics.items()
+            # A new topic's row was made with the state after its first run.
+            if any(changes_state(run) and not is_birth(run) for run in runs)
         ],
     )
 
 
-def _insert_events(
-    tx: Connection, statements: Statements, runs: Sequence[Run], heads: dict[str, _Head]
-) -> None:
+def _insert_events(tx: Connection, statements: Statements, topics: dict[int, list[Run]]) -> None:
     statements.insert_event.each(
         tx,
         [
-            (
-                heads[run.topic_id].key,
-                delta.seq,
-                delta.commit,
-                delta.prev,
-                delta.digest,
-                run.now,
-                entry.frame,
-            )
+            (key, delta.seq, delta.commit, delta.prev, delta.digest, run.now, entry.frame)
+            for key, runs in topics.items()
             for run in runs
             for entry in run.entries
             if (delta := entry.delta) is not None
@@ -258,13 +246,8 @@ def _insert_events(
     )
 
 
-def _write_live(
-    tx: Connection, statements: Statements, runs: Sequence[Run], heads: dict[str, _Head]
-) -> None:
-    touching: dict[int, list[Run]] = {}
-    for run in runs:
-        if touches_live(run):
-            touching.setdefault(heads[run.topic_id].key, []).append(run)
+def _write_live(tx: Connection, statements: Statements, topics: dict[int, list[Run]]) -> None:
+    touching = {key: runs for key, runs in topics.items() if any(map(touches_live, runs))}
     if not touching:
         return
     before: dict[int, dict[str, int]] = {key: {} for key in touching}
@@ -273,7 +256,7 @@ def _write_live(
         select(*columns).where(live.c.topic_key.in_(touching))
     ):
         before[key][message_id] = epoch
-    changes = [(key, live_change(those, before[key])) for key, those in touching.items()]
+    changes = [(key, live_change(runs, before[key])) for key, runs in touching.items()]
     statements.delete_live.each(
         tx, [(key, message_id) for key, change in changes for message_id in change.gone]
     )
