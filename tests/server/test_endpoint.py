@@ -12,6 +12,7 @@ from livetree_server.gateway import requests as requests_module
 from livetree_server.hub import connection as connection_module
 from livetree_server.storage.memory import MemoryStore
 from livetree_server.topics import reading as reading_module
+from livetree_server.topics.ports import StoreError
 from websockets.frames import Opcode
 
 from tests.simulation.wire import Wire, masked
@@ -730,3 +731,66 @@ async def test_the_sweep_removes_what_has_outlived_its_time(application):
     application.rooms.clock = lambda: now_ms() + 8 * 24 * 60 * 60 * 1000
     await application.rooms.sweep()
     assert await application.store.deltas(topic, 1, 10) == []
+
+
+async def test_T9_a_batch_may_edit_many_messages_whose_content_is_not_at_hand(application):
+    peer = connect(application)
+    topic = await topic_with(peer, *map(str, range(30)))
+    page = await peer.ask(op="branch.get", topic=topic)
+    ids = [item["node"]["id"] for item in page["result"]["items"]]
+    application.rooms.unload(topic)
+    commands = [{"op": "message.update", "messageId": each, "data": {"mark": 1}} for each in ids]
+
+    answer = await peer.ask(id=2, op="batch", topic=topic, commands=commands)
+
+    assert answer["type"] == "result", answer
+    read = await peer.ask(id=3, op="message.get", topic=topic, messageIds=ids)
+    marks = [node["data"]["mark"] for node in read["result"]["nodes"]]
+    texts = [node["data"]["parts"][0]["text"] for node in read["result"]["nodes"]]
+    assert marks == [1] * 30
+    assert texts == [*map(str, range(30))]
+
+
+async def test_content_that_the_database_does_not_have_ends_in_an_error(application, monkeypatch):
+    peer = connect(application)
+    topic = await topic_with(peer, "one")
+    node = (await peer.ask(op="topic.get", topic=topic))["result"]["topic"]["activeNodeId"]
+    application.rooms.unload(topic)
+
+    async def nothing(_topic, _ids):
+        return {}
+
+    monkeypatch.setattr(application.store, "contents", nothing)
+    update = {"op": "message.update", "topic": topic, "messageId": node, "data": {"mark": 1}}
+    assert (await peer.ask(id=2, **update))["code"] == "INTERNAL"
+    assert (await peer.ask(id=3, op="topic.update", topic=topic, name="on"))["type"] == "result"
+
+
+async def test_L2_a_kept_lease_outlives_the_server_also_when_it_could_not_be_stored_at_first(
+    application, monkeypatch
+):
+    peer = connect(application)
+    topic = await topic_with(peer)
+    turn = await peer.ask(
+        op="turn.submit", topic=topic, user={"mode": "create", "text": "q"}, placeholders=[{}]
+    )
+    (reply,) = turn["result"]["placeholderIds"]
+    claim = {"op": "stream.claim", "topic": topic, "messageId": reply, "leaseMs": 1000}
+    epoch = (await peer.ask(id=2, **claim))["result"]["epoch"]
+    await peer.ask(
+        id=3, op="stream.renew", topic=topic, messageId=reply, epoch=epoch, leaseMs=60_000
+    )
+    renew = application.store.renew
+
+    async def unreachable(*_):
+        raise StoreError("the disk is away")
+
+    monkeypatch.setattr(application.store, "renew", unreachable)
+    with pytest.raises(StoreError):
+        await application.rooms.sweep()
+    monkeypatch.setattr(application.store, "renew", renew)
+    await application.rooms.sweep()
+
+    in_half_a_minute = now_ms() + 30_000
+    due = await application.store.due(lease_before=in_half_a_minute, offered_before=0)
+    assert due == []

@@ -1547,18 +1547,30 @@ def test_T9_a_batch_with_cold_content_asks_for_it_once_for_each_message():
     contents = {each: bytes(topic.node(each).data) for each in ("u1", "v1")}  # type: ignore[arg-type]
     for each in contents:
         topic.tree.release(each)
-    batch = p.Batch(commands=[p.MessageUpdate(message_id=each, text="x") for each in contents])
+    updates = [p.MessageUpdate(message_id=each, text="x") for each in ("u1", "v1", "u1")]
+    batch = p.Batch(commands=updates)
 
-    asked: list[str] = []
-    while True:
-        try:
-            topic.do(batch)
-            break
-        except Content as wanted:
-            asked += wanted.message_ids
-            topic.contents |= {each: contents[each] for each in wanted.message_ids}
+    with pytest.raises(Content) as wanted:
+        topic.do(batch)
+    topic.contents |= contents
+    topic.do(batch)
 
-    assert asked == ["u1", "v1"]
+    assert wanted.value.message_ids == ["u1", "v1"]
+
+
+def test_T9_a_batch_is_refused_for_what_it_says_and_not_for_content_that_was_not_here():
+    topic = topic_of("u1", "v1")
+    contents = {"u1": bytes(topic.node("u1").data)}  # type: ignore[arg-type]
+    topic.tree.release("u1")
+    batch = p.Batch(
+        commands=[p.MessageUpdate(message_id="u1", text="x"), p.TopicSetActive(node_id="nope")]
+    )
+
+    with pytest.raises(Content):
+        topic.do(batch)
+    topic.contents |= contents
+    with pytest.raises(NotFound, match=r"commands\[1\]"):
+        topic.do(batch)
 
 
 # Runs ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from ..auth import Authenticator, Grant
+from ..auth import READ, Authenticator, Grant
 from ..hub.connection import HIGH_WATER, Connection
 from ..hub.hub import Hub
 from .requests import MAX_SUBSCRIPTIONS, Requests
@@ -313,7 +313,7 @@ class Endpoint(asyncio.Protocol):
                 self._connection.send(p.encode(gone))
 
         try:
-            grant.require(resume.topic, 1)
+            grant.require(resume.topic, READ)
             self._gateway.requests.open(resume, self._connection, answer)
         except LivetreeError as error:
             answer(error)

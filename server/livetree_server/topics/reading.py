@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from livetree.core import protocol as p
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from .ports import Store
 from .room import Room
 
-__all__ = ["ANSWER_BYTES", "log_since", "read"]
+__all__ = ["ANSWER_BYTES", "log_since", "read", "warm"]
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
 """Content that one answer carries, about; the rest is asked for again."""
@@ -68,14 +69,18 @@ def _fitting(nodes: list[p.Node]) -> int:
 
 
 async def _whole(room: Room, nodes: list[p.Node], store: Store) -> list[p.Node]:
-    cold = [node.id for node in nodes if node.data is UNSET]
+    await warm(room, [node.id for node in nodes], store)
+    return [on_the_wire(room.tree.node(node.id)) for node in nodes]
+
+
+async def warm(room: Room, message_ids: Sequence[str], store: Store) -> None:
+    """Read the content of those messages that are cold; raises `Internal` if it isn't there."""
+    cold = [each for each in message_ids if room.tree.node(each).data is UNSET]
     if cold:
         room.hold(await store.contents(room.tree.topic_id, cold))
-    whole = [room.tree.node(node.id) for node in nodes]
-    missing = [node.id for node in whole if node.data is UNSET]
+    missing = [each for each in cold if room.tree.node(each).data is UNSET]
     if missing:
         raise Internal(f"the database holds other versions of {missing[:3]} than this room")
-    return [on_the_wire(node) for node in whole]
 
 
 async def _deltas(room: Room, command: p.TopicDeltas, store: Store) -> bytes:

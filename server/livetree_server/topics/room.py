@@ -128,9 +128,7 @@ class Room:
     @classmethod
     def unborn(cls, topic_id: str, root_id: str, now: int) -> Room:
         """Return the room of a topic before its first commit."""
-        room = cls.__new__(cls)
-        Room.__init__(
-            room,
+        room = cls(
             LoadedTopic(
                 topic_id=topic_id,
                 root_id=root_id,

@@ -223,8 +223,9 @@ class Rooms:
         self._evict(now)
         if now - self._pruned_at >= PRUNE_SECONDS * 1000 and not await self.store.prune(now):
             self._pruned_at = now  # else a round is under way: it goes on in a second
-        for runner in list(self._runners.values()):
-            await runner.persist_leases(now)
+        # Together, so that they share the store's transactions.
+        written = [runner for runner in self._runners.values() if runner.is_written]
+        await asyncio.gather(*(runner.persist_leases() for runner in written))
         due = await self.store.due(
             lease_before=now, offered_before=now - int(self.settings.offer_seconds * 1000)
         )

@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from livetree.core import protocol as p
-from livetree.core.errors import Busy, Conflict, LivetreeError, NotFound, Unavailable
+from livetree.core.errors import (
+    Busy,
+    Conflict,
+    Internal,
+    LivetreeError,
+    NotFound,
+    Unavailable,
+)
 from livetree.core.plan import Content, ImportTopic
 from msgspec import Struct
 
 from .ports import LoadedTopic, MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
-from .reading import read
+from .reading import read, warm
 from .room import Decided, Position, Room, Waiting, request_hash
 from .subscribers import Subscribers
 
@@ -119,8 +126,12 @@ class Runner:
     @property
     def in_use(self) -> bool:
         """Whether letting go of it would lose something: work, a watcher, or live text."""
-        live = self._room is not None and bool(self._room.replies)
-        return self.running or bool(self.queue) or bool(self.subscribers) or live
+        return self.running or bool(self.queue) or bool(self.subscribers) or self.is_written
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a writer holds a lease here."""
+        return self._room is not None and bool(self._room.replies)
 
     def lagging(self, subscriber: Subscriber) -> None:
         """Note where a subscriber is that gets no more for now."""
@@ -131,17 +142,17 @@ class Runner:
         """Return when a lease ends, 0 if this process doesn't know."""
         return 0 if self._room is None else self._room.leases.get(message_id, 0)
 
-    async def persist_leases(self, now: int) -> None:
+    async def persist_leases(self) -> None:
         """Tell the database of leases that were kept, so that they outlive this process."""
-        if self._room is None:
+        room = self._room
+        if room is None:
             return
-        for message_id, reply in list(self._room.replies.items()):
-            until = self._room.leases.get(message_id, 0)
+        self._persisted = {each: at for each, at in self._persisted.items() if each in room.replies}
+        for message_id, reply in list(room.replies.items()):
+            until = room.leases.get(message_id, 0)
             if until - self._persisted.get(message_id, 0) > LEASE_LAG_MS:
-                self._persisted[message_id] = until
                 await self._rooms.store.renew(self.topic_id, message_id, reply.epoch, until)
-        for message_id in [each for each in self._persisted if each not in self._room.replies]:
-            del self._persisted[message_id]
+                self._persisted[message_id] = until
 
     def take_now(self, command: p.StreamAppend, answer: Answer) -> bool:
         """Take live ops at once if nothing waits before them; tells whether it did."""
@@ -159,7 +170,7 @@ class Runner:
                 try:
                     await self._step()
                 except Exception as error:
-                    # Whatever was wrong, the room is not to be trusted any more.
+                    # Whatever was wrong, what the room has is held against the log.
                     log.exception("topic %s: %s", self.topic_id, error)
                     await self._reload(
                         self._current, Unavailable("the server failed: repeat the same request")
@@ -243,13 +254,11 @@ class Runner:
         self._current = list(waiting)
         for _ in range(ATTEMPTS):
             try:
-                decided, refused, taken = room.decide(
-                    waiting, now=self._rooms.clock(), new_id=self._rooms.new_id
-                )
-            except Content as need:
-                # Read what the plan needs and decide again: deciding never waits.
-                room.hold(await self._rooms.store.contents(self.topic_id, need.message_ids))
-                continue
+                decided, refused, taken = await self._decide(room, waiting)
+            except Internal as error:
+                self.queue.extendleft(reversed(waiting[1:]))
+                waiting[0].answer(error)
+                return
             # What is not dealt with goes back to the front, in order.
             self.queue.extendleft(reversed(waiting[taken:]))
             self._current = list(waiting[:taken])
@@ -284,6 +293,22 @@ class Runner:
             self._told(room, decided)
             return
         self._answer_all(waiting, Busy("other nodes keep changing this topic: repeat in a moment"))
+
+    async def _decide(
+        self, room: Room, waiting: list[Waiting]
+    ) -> tuple[Decided | None, list[tuple[Waiting, LivetreeError]], int]:
+        """
+        Plan a run. Deciding never waits: content that it needs is read, and it begins again.
+
+        Raises:
+            Internal: If the database doesn't have what the first command needs.
+
+        """
+        while True:
+            try:
+                return room.decide(waiting, now=self._rooms.clock(), new_id=self._rooms.new_id)
+            except Content as need:
+                await warm(room, need.message_ids, self._rooms.store)
 
     def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
         for each in waiting:

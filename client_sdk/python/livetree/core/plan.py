@@ -64,6 +64,7 @@ def _op(command: p.Mutation) -> str:
 
 def _batch(view: View, draft: Draft, batch: p.Batch, context: Context) -> list[dict[str, Any]]:
     results = []
+    missing: dict[str, None] = {}
     for place, command in enumerate(batch.commands):
         try:
             if command.topic not in ("", batch.topic):
@@ -72,10 +73,16 @@ def _batch(view: View, draft: Draft, batch: p.Batch, context: Context) -> list[d
                 raise Validation("it has a mutation id of its own: the batch has one")
             _check_base(view, command, batch.base if command.base is None else command.base)
             results.append(_RULES[type(command)](draft, command, context))
+        except Content as need:
+            missing |= dict.fromkeys(need.message_ids)  # all are asked for together
         except LivetreeError as error:
+            if missing:
+                break  # what was left out may be the reason: it is decided with the content
             error.args = (f"commands[{place}] ({_op(command)}): {error}",)
             error.details["command"] = place
             raise
+    if missing:
+        raise Content([*missing])
     return results
 
 
