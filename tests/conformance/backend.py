@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import msgspec
 from livetree.core import protocol as p
 from livetree.core.content import text_of
+from livetree.core.tree import View
+from livetree.formats import Conversation
 from msgspec import UNSET, Raw, Struct
 
 Row = dict[str, Any]
@@ -98,8 +100,20 @@ class Backend(Protocol):
     def raw(self, step: dict[str, Any]) -> None:
         """Write to the store past all rules, and forget what was loaded of it."""
 
+    def view(self, topic: str) -> View:
+        """Return a topic as a client has it; raises `Refused` if there is none."""
+
+    def bring_in(self, conversation: Conversation) -> None:
+        """Make a topic of an imported conversation, under the id that this had."""
+
     def stored(self) -> dict[str, Stored]:
         """Read back every topic that there is, by its id."""
+
+    def temporary(self, topic: str) -> int | None:
+        """Return how many messages a temporary topic has; None if there is none."""
+
+    def reconcile(self, now: int | None) -> None:
+        """Let the server sweep once, the time of every pending reply taken as up."""
 
     def check(self) -> None:
         """Raise `AssertionError` if what the backend itself promises doesn't hold."""

@@ -8,8 +8,11 @@ from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, NotFound
 from livetree.core.live import LiveReply
 from livetree.core.plan import Context, ExpireOffer, ImportTopic, Written, plan
-from livetree.core.reads import branch_page, tree_page
-from livetree.core.tree import Tree
+from livetree.core.reads import branch_page, path_page, tree_page
+from livetree.core.topic_rules import copy_path
+from livetree.core.tree import Tree, View
+from livetree.formats import Conversation
+from livetree_server.importing import _command
 from msgspec import UNSET, Raw
 
 from tests.helpers import assert_equal_everywhere, check_invariants, walk
@@ -21,7 +24,7 @@ class CoreBackend:
     """Topics as trees in memory; what a room does, without its queue."""
 
     name = "core"
-    features = frozenset({"anchors", "clock", "live"})
+    features = frozenset({"anchors", "clock", "flow", "live", "migrate", "temporary"})
     lacks = frozenset({"store.raw"})
 
     def __init__(self) -> None:
@@ -54,7 +57,7 @@ class CoreBackend:
         else:
             command = p.decode_command(msgspec.json.encode(told))
         if isinstance(command, p.TopicCreate):
-            return self._carry_out(self._new_id(), self._new_id(), command, now)
+            return self._carry_out(command.topic or self._new_id(), self._new_id(), command, now)
         tree = self._trees.get(command.topic)
         if tree is None:
             raise NotFound(f"there is no topic {command.topic}")
@@ -62,13 +65,20 @@ class CoreBackend:
             return _told(tree_page(tree, command))
         if isinstance(command, p.BranchGet):
             return _told(branch_page(tree, command))
+        if isinstance(command, (p.PathGet, p.PathThrough)):
+            return _told(path_page(tree, command))
+        if isinstance(command, p.TopicDuplicate):
+            context = Context(now=now, commit="", new_id=self._new_id)
+            copy = copy_path(tree, command, self._new_id(), context)
+            return self._carry_out(copy.topic, self._new_id(), copy, now)
         return self._carry_out(tree.topic_id, tree.root_id, command, now)
 
     def _carry_out(
         self, topic_id: str, root_id: str, command: p.Mutation, now: int
     ) -> dict[str, Any]:
-        tree = self._trees.get(topic_id) or Tree(topic_id, root_id)
-        twin = self._twins.get(topic_id) or Tree(topic_id, root_id)
+        # Not by `or`: a tree without messages is false.
+        tree = self._trees[topic_id] if topic_id in self._trees else Tree(topic_id, root_id)
+        twin = self._twins[topic_id] if topic_id in self._twins else Tree(topic_id, root_id)
         context = Context(
             now=now, commit=self._new_id(), new_id=self._new_id, written=self._written
         )
@@ -104,8 +114,30 @@ class CoreBackend:
     def raw(self, step: dict[str, Any]) -> None:
         raise NotImplementedError("the core has no store")
 
+    def view(self, topic: str) -> View:
+        if topic not in self._twins:
+            raise Refused("NOT_FOUND", f"there is no topic {topic}")
+        return self._twins[topic]
+
+    def bring_in(self, conversation: Conversation) -> None:
+        assert conversation.source_id is not None
+        # As the importer does it, but for the id: cases know topics by the one that they had.
+        command = _command(conversation.source_id, conversation, "")
+        self._carry_out(command.topic, self._new_id(), command, self._clock)
+
     def stored(self) -> dict[str, Stored]:
         return {topic_id: stored_of(tree) for topic_id, tree in self._trees.items()}
+
+    def temporary(self, topic: str) -> int | None:
+        tree = self._trees.get(topic)
+        return len(tree) if tree is not None and "temporary" in tree.state else None
+
+    def reconcile(self, now: int | None) -> None:
+        for topic_id, tree in self._trees.items():
+            for node in tree.nodes():
+                if (node.role, node.status) == ("assistant", "pending"):
+                    command = {"op": "offer.expire", "topic": topic_id, "messageId": node.id}
+                    self.request(command, now)
 
     def check(self) -> None:
         for topic_id, tree in self._trees.items():

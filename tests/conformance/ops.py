@@ -5,6 +5,9 @@ from typing import Any, get_args
 
 import msgspec
 from livetree.core import protocol as p
+from livetree.core.flow import LiveRow, flow_graph, merge
+from livetree.formats.cherry_v1 import migrate
+from livetree.formats.reachable import check_reachable
 
 from .backend import Backend, Pen, Row, row_of
 from .matching import CaseFault
@@ -12,12 +15,6 @@ from .matching import CaseFault
 Step = dict[str, Any]
 Op = Callable[[Backend, Step], dict[str, Any]]
 
-# Words of the cases for which there is no command yet, or which only some can do.
-NOT_YET = {
-    *("topic.duplicate", "branch.reserve", "message.deleteGroup", "message.retry"),
-    *("path.get", "path.through", "topic.persistTemporary", "temporary.append"),
-    *("migrate.v1", "migrate.validate", "flow.graph", "flow.merge"),
-}
 FEATURES = {
     *("anchors", "clock", "soft-delete", "raw-store", "live", "temporary", "migrate", "flow"),
 }
@@ -31,13 +28,8 @@ def strange(step: Step) -> set[str]:
 
 def lacking(step: Step) -> str | None:
     """Return what of a step's op has no command yet."""
-    if step["op"] in NOT_YET:
-        return str(step["op"])
-    if step["op"] == "turn.submit":
-        if (mode := step["user"]["mode"]) not in ("create", "existing"):
-            return f"turn.submit {mode}"
-        if (wish := step.get("whenLive", "reject")) != "reject":
-            return f"whenLive {wish}"
+    if step["op"] == "turn.submit" and step.get("whenLive") == "queue":
+        return "whenLive queue"
     return None
 
 
@@ -79,6 +71,17 @@ def _row(backend: Backend, topic: str, message_id: str) -> Row:
 def _topic_create(backend: Backend, step: Step) -> dict[str, Any]:
     told = backend.request({"op": "topic.create"}, step.get("at"))
     return {"id": told["topic"], "active": backend.stored()[told["topic"]].active}
+
+
+def _duplicate(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, nodeId=step["nodeId"])
+    return {"id": told["topic"], "active": told["activeNodeId"]}
+
+
+def _persist(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, op="topic.persist", topic=step["id"])
+    kept = backend.stored()[told["topic"]]
+    return {"id": kept.root_id, "topic": told["topic"], "count": len(kept.rows) - 1}
 
 
 def _topic_clear(backend: Backend, step: Step) -> dict[str, Any]:
@@ -123,6 +126,35 @@ def _delete(backend: Backend, step: Step) -> dict[str, Any]:
     return {key: told[key] for key in ("deleted", "reparented", "newActive")}
 
 
+def _delete_group(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, messageId=step["id"])
+    return {key: told[key] for key in ("deleted", "reparented", "newActive")}
+
+
+def _retry(backend: Backend, step: Step) -> dict[str, Any]:
+    _ask(backend, step, messageId=step["id"])
+    return _row(backend, step["topic"], step["id"])
+
+
+def _reserve(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, **_given(step, "anchorId", "activate"))
+    return _row(backend, step["topic"], told["messageId"])
+
+
+def append_temporary(backend: Backend, step: Step) -> dict[str, Any]:
+    """Put a message into a temporary chat, which has no other words for it."""
+    given = _given(step, "parent", "role", "text", "setActive", "group", messageId="messageId")
+    told = _ask(
+        backend,
+        step,
+        op="message.create",
+        topic=step["id"],
+        status=step.get("status", "success"),
+        **given,
+    )
+    return {"id": told["messageId"]}
+
+
 def _submit(backend: Backend, step: Step) -> dict[str, Any]:
     user = step["user"]
     told = _ask(
@@ -144,7 +176,10 @@ def _submit(backend: Backend, step: Step) -> dict[str, Any]:
 
 
 def _tree_get(backend: Backend, step: Step) -> dict[str, Any]:
-    told = _ask(backend, step, **_given(step, "depth", "nodeId", "rootId"))
+    return _tree_page(_ask(backend, step, **_given(step, "depth", "nodeId", "rootId")))
+
+
+def _tree_page(told: dict[str, Any]) -> dict[str, Any]:
     return {
         "rootId": told["rootId"],
         "active": told["activeNodeId"],
@@ -177,8 +212,75 @@ def _branch_get(backend: Backend, step: Step) -> dict[str, Any]:
     }
 
 
+def _path(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _ask(backend, step, nodeId=step["nodeId"])
+    return {"ids": told["ids"], "rows": [row_of(_node(node)) for node in told["nodes"]]}
+
+
 def _node(told: dict[str, Any]) -> p.Node:
     return msgspec.json.decode(msgspec.json.encode(told), type=p.Node)
+
+
+# What clients make of a topic ------------------------------------------------------------
+
+
+def _flow_graph(backend: Backend, step: Step) -> dict[str, Any]:
+    told = _json(flow_graph(backend.view(step["topic"])))
+    edge = ("onActivePath", "siblingBranch", "inactiveBranch")
+    return {
+        "nodes": [_flow_node(node) for node in told["nodes"]],
+        "edges": [
+            {"from": each["fromId"], "to": each["toId"]} | {key: each[key] for key in edge}
+            for each in told["edges"]
+        ],
+        "stats": told["stats"],
+    }
+
+
+def _flow_node(told: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: told["row"][key] for key in ("id", "awaitingInput")},
+        "parent": told["row"]["parentId"],
+        **{key: told[key] for key in ("active", "onActivePath", "inactiveBranch")},
+        **({"group": told["group"]} if told["group"] else {}),
+    }
+
+
+def _flow_merge(backend: Backend, step: Step) -> dict[str, Any]:
+    told = step["live"]
+    rows = [{**row, "parentId": row["parent"]} for row in told["nodes"]]
+    live = msgspec.convert(rows, list[LiveRow])
+    return _tree_page(_json(merge(backend.view(step["topic"]), live, told.get("active"))))
+
+
+def _json(value: Any) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.json.decode(p.encode(value))
+    return told
+
+
+# Old topics ------------------------------------------------------------------------------
+
+
+def _migrate(backend: Backend, step: Step) -> dict[str, Any]:
+    found = migrate(step["topics"])
+    for conversation in found.conversations:
+        backend.bring_in(conversation)
+    return {
+        "ok": found.ok,
+        "errors": [str(fault) for fault in found.errors],
+        "migrated": found.migrated,
+        "skipped": found.skipped,
+    }
+
+
+def _validate(backend: Backend, step: Step) -> dict[str, Any]:
+    found = check_reachable(
+        {
+            topic: [(row["id"], row["parent"]) for row in stored.rows.values()]
+            for topic, stored in backend.stored().items()
+        }
+    )
+    return {"ok": found.ok, "errors": found.errors}
 
 
 # Live replies ----------------------------------------------------------------------------
@@ -242,13 +344,14 @@ def _attach(backend: Backend, step: Step) -> dict[str, Any]:
 
 def _reconcile(backend: Backend, step: Step) -> dict[str, Any]:
     """Take the time of every pending reply as up."""
-    changed = []
-    for topic, stored in backend.stored().items():
-        for row in stored.rows.values():
-            if (row["role"], row["status"]) == ("assistant", "pending"):
-                command = {"op": "offer.expire", "topic": topic, "messageId": row["id"]}
-                backend.request(command, step.get("at"))
-                changed.append(row["id"])
+    before, _ = backend.stored(), backend.reconcile(step.get("at"))
+    after = backend.stored()
+    changed = [
+        message_id
+        for topic, stored in before.items()
+        for message_id, row in stored.rows.items()
+        if after[topic].rows[message_id] != row
+    ]
     return {"changed": changed}
 
 
@@ -259,6 +362,9 @@ def _raw(backend: Backend, step: Step) -> dict[str, Any]:
 
 OPS: dict[str, Op] = {
     "topic.create": _topic_create,
+    "topic.duplicate": _duplicate,
+    "topic.persistTemporary": _persist,
+    "temporary.append": append_temporary,
     "topic.clear": _topic_clear,
     "topic.delete": _topic_delete,
     "topic.setActive": _set_active,
@@ -266,10 +372,19 @@ OPS: dict[str, Op] = {
     "message.createSibling": _create_sibling,
     "message.update": _update,
     "message.delete": _delete,
+    "message.deleteGroup": _delete_group,
+    "message.retry": _retry,
+    "branch.reserve": _reserve,
     "message.finalize": _finalize,
     "turn.submit": _submit,
     "tree.get": _tree_get,
     "branch.get": _branch_get,
+    "path.get": _path,
+    "path.through": _path,
+    "flow.graph": _flow_graph,
+    "flow.merge": _flow_merge,
+    "migrate.v1": _migrate,
+    "migrate.validate": _validate,
     "stream.emit": _emit,
     "stream.end": _end,
     "stream.attach": _attach,
@@ -279,6 +394,9 @@ OPS: dict[str, Op] = {
 
 PARAMETERS: dict[str, str] = {
     "topic.create": "",
+    "topic.duplicate": "nodeId",
+    "topic.persistTemporary": "id",
+    "temporary.append": "id role text parent group setActive status",
     "topic.clear": "",
     "topic.delete": "",
     "topic.setActive": "nodeId",
@@ -286,10 +404,19 @@ PARAMETERS: dict[str, str] = {
     "message.createSibling": "sourceId text data",
     "message.update": "id parent text data status group",
     "message.delete": "id cascade strategy awaitingInputOnly",
+    "message.deleteGroup": "id",
+    "message.retry": "id",
+    "branch.reserve": "anchorId activate",
     "message.finalize": "id status text",
     "turn.submit": "user placeholders group preserveActive whenLive",
     "tree.get": "depth nodeId rootId",
     "branch.get": "nodeId cursor limit includeSiblings",
+    "path.get": "nodeId",
+    "path.through": "nodeId",
+    "flow.graph": "",
+    "flow.merge": "live",
+    "migrate.v1": "topics",
+    "migrate.validate": "",
     "stream.emit": "id delta",
     "stream.end": "id status text",
     "stream.attach": "",

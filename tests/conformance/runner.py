@@ -76,7 +76,7 @@ def _check_form(case: Case) -> None:
     if unknown := {*case.get("needs", ())} - ops.FEATURES:
         raise CaseFault(f"it needs the unknown {sorted(unknown)}")
     for step in case["when"]:
-        if step["op"] not in ops.OPS and step["op"] not in ops.NOT_YET:
+        if step["op"] not in ops.OPS:
             raise CaseFault(f"there is no op {step['op']}")
         if unknown := ops.strange(step):
             raise CaseFault(f"{step['op']} has unknown parameters {sorted(unknown)}")
@@ -114,6 +114,7 @@ class Run:
         for place, step in enumerate(steps):
             self._step(place, step, is_last=place == len(steps) - 1)
         self.after = self.backend.stored()
+        self._name_roots()
         for key, expected in self.case["then"].items():
             CHECKS[key](self, expected)
         if not self.case.get("corrupts"):
@@ -124,16 +125,39 @@ class Run:
 
     def _seed(self) -> None:
         given = self.case["given"]
-        main = {"id": "T", **given["topic"], "messages": given.get("messages", [])}
-        seeds = [self._seed_of(each, given) for each in (main, *given.get("topics", ()))]
+        topics = [*given.get("topics", ())]
+        if given["topic"] is not None:
+            main = {"id": "T", **given["topic"], "messages": given.get("messages", [])}
+            topics.insert(0, main)
+        seeds = [self._seed_of(each, given) for each in topics]
         self.backend.seed(seeds)
         for seed in seeds:
-            self.names[f"ROOT:{seed.id}"] = seed.root_id
+            self._name_root(seed.id, seed.root_id)
             for message_id in seed.live:
                 ops.claim(self.backend, seed.id, message_id, None)
-        self.names["ROOT"] = self.names["ROOT:T"]
+        for chat in given.get("temporary", ()):
+            self._seed_temporary(chat)
         self.given = self.backend.stored()
         self._check_seeded(seeds)
+
+    def _seed_temporary(self, chat: dict[str, Any]) -> None:
+        made = {"op": "topic.create", "topic": chat["id"], "temporary": True}
+        root_id = self.backend.request(made, chat.get("lastActivity"))["rootId"]
+        self.names[f"ROOT:{chat['id']}"] = root_id
+        for place, row in expanded(chat["messages"]):
+            step = {"op": "temporary.append", **row, "messageId": row["id"], "id": chat["id"]}
+            step |= {"topic": chat["id"], "parent": "AUTO"}
+            ops.append_temporary(self.backend, {**step, "at": row.get("createdAt", 100 * place)})
+
+    def _name_root(self, topic_id: str, root_id: str) -> None:
+        self.names.setdefault(f"ROOT:{topic_id}", root_id)
+        if topic_id == "T":
+            self.names.setdefault("ROOT", root_id)
+
+    def _name_roots(self) -> None:
+        """Let a case name the roots of topics that it has brought in."""
+        for topic_id, stored in self.after.items():
+            self._name_root(topic_id, stored.root_id)
 
     def _seed_of(self, topic: dict[str, Any], given: dict[str, Any]) -> Seed:
         if unknown := {*topic} - TOPIC_KEYS:
@@ -279,11 +303,32 @@ class Run:
         if topic_id in self.after:
             raise Failure(f"topic {topic_id} is still there")
         rows = {message_id for stored in self.after.values() for message_id in stored.rows}
-        if left := rows & {*self.given[topic_id].rows}:
+        if left := rows & self._rows_before(topic_id):
             raise Failure(f"of topic {topic_id} there are still {sorted(left)}")
 
+    def _rows_before(self, topic_id: str) -> set[str]:
+        if topic_id in self.given:
+            return {*self.given[topic_id].rows}
+        for step in self.case["when"]:
+            for old in step.get("topics", ()):  # of a migration
+                if old["id"] == topic_id:
+                    return {message["id"] for message in old["messages"]}
+        raise CaseFault(f"topic {topic_id} was not given, and so can't be gone")
+
     def check_temporary(self, expected: Any) -> None:
-        raise CaseFault("temporary chats can't be looked at yet")
+        for name, wanted in expected.items():
+            count = self.backend.temporary(self.resolve(name))
+            if wanted is None and name not in {
+                chat["id"] for chat in self.case["given"].get("temporary", ())
+            }:
+                raise CaseFault(f"chat {name} was not given, and so can't be gone")
+            if wanted is None:
+                if count is not None:
+                    raise Failure(f"there is still a temporary chat {name}")
+            elif count is None:
+                raise Failure(f"there is no temporary chat {name}")
+            else:
+                self._match(wanted, {"count": count}, f"temporary chat {name}")
 
     def check_unchanged(self, expected: Any) -> None:
         if expected == "ALL":

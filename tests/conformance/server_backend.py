@@ -12,14 +12,18 @@ import livetree
 import msgspec
 from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, NotFound
+from livetree.core.tree import View
+from livetree.formats import Conversation
 from livetree_server.app import Application, listen, serve
 from livetree_server.storage.sqlite import SqliteStore
+from livetree_server.topics.rooms import Settings
 
 from .backend import Pen, Refused, Seed, Stored, root_row, row_of
 from .raw_store import RawStore
 
 T = TypeVar("T")
 BATCH = 200
+OFFER_MS = int(Settings().offer_seconds * 1000) + 1
 TAGS = {kind.__struct_config__.tag: kind for kind in p.COMMANDS}
 
 
@@ -64,8 +68,8 @@ class ServerBackend:
     """
 
     name = "server"
-    features = frozenset({"anchors", "clock", "live", "raw-store"})
-    lacks = frozenset({"boot.reconcile"})
+    features = frozenset({"anchors", "clock", "flow", "live", "migrate", "raw-store", "temporary"})
+    lacks: frozenset[str] = frozenset()
 
     def __init__(self, *, is_raw: bool = False) -> None:
         self.pens: dict[str, Pen] = {}
@@ -85,7 +89,9 @@ class ServerBackend:
 
     async def _start(self) -> None:
         store = await SqliteStore.open(self._store.path)
-        application = Application(store, clock=lambda: self._now, ids=self._new_id)
+        self._application = application = Application(
+            store, clock=lambda: self._now, ids=self._new_id
+        )
         sock = listen("127.0.0.1", 0)
         started = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
@@ -159,6 +165,24 @@ class ServerBackend:
 
         return self._wait(seen()) or None
 
+    def temporary(self, topic: str) -> int | None:
+        async def count() -> int | None:
+            try:
+                info = await self._client.topic(topic)
+            except NotFound:
+                return None
+            return len((await self._read_topic(topic)).rows) - 1 if info.temporary else None
+
+        return self._wait(count())
+
+    def reconcile(self, now: int | None) -> None:
+        """Set the clock to when all that waits has waited long enough, and sweep."""
+        self._clock += 1
+        self._now = (self._clock if now is None else now) + OFFER_MS
+        self._wait(self._application.rooms.sweep())
+        for stored in self.stored().values():  # answered after what the sweep has asked for
+            assert stored
+
     def raw(self, step: dict[str, Any]) -> None:
         # A running server owns its file; stopping it makes it forget what it has loaded.
         self._wait(self._end())
@@ -166,6 +190,29 @@ class ServerBackend:
             self._store.write(step)
         finally:
             self._wait(self._start())
+
+    def view(self, topic: str) -> View:
+        async def mirrored() -> View:
+            async with livetree.connect(self._url) as viewer, viewer.open(topic) as live:
+                return live.tree
+
+        try:
+            return self._wait(mirrored())
+        except LivetreeError as refusal:
+            raise Refused(refusal.code, str(refusal)) from None
+
+    def bring_in(self, conversation: Conversation) -> None:
+        assert conversation.source_id is not None
+        assert self._client.welcome is not None
+        subject = self._client.welcome.subject
+        try:
+            # Past the choice of an id: cases know topics by the one that they had.
+            made = self._wait(
+                self._application.importer._make(conversation.source_id, conversation, subject)
+            )
+        except LivetreeError as refusal:
+            raise Refused(refusal.code, str(refusal)) from None
+        assert made == conversation.source_id
 
     def stored(self) -> dict[str, Stored]:
         return self._store.stored() if self._is_raw else self._wait(self._read())

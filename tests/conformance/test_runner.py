@@ -92,6 +92,74 @@ def test_sound_cases_pass():
     assert outcome_of(REFUSED) == Outcome("area", "the-root-stays", "passed")
 
 
+MIGRATED: Case = {
+    "name": "old-topics-come-in",
+    "given": {"topic": None},
+    "when": [
+        {
+            "op": "migrate.v1",
+            "topics": [
+                {"id": "T", "messages": [{"id": "u1", "role": "user", "text": "u1"}]},
+                {"id": "E1", "messages": []},
+                {"id": "bad", "messages": [{"id": "x1", "role": "user"}]},
+            ],
+        }
+    ],
+    "then": {
+        "error": None,
+        "result": {"ok": False, "errors": {"$len": 1}, "migrated": ["T"], "skipped": ["E1"]},
+        "messages": [{"id": "u1", "parent": "ROOT"}, {"id": "ROOT:T", "role": "root"}],
+        "topics": {"E1": None, "bad": None},
+        "count": 1,
+    },
+}
+
+
+TEMPORARY: Case = {
+    "name": "a-chat-is-filled",
+    "given": {
+        "topic": {"active": None},
+        "temporary": [{"id": "C", "messages": [{"id": "m1", "role": "user", "text": "m1"}]}],
+    },
+    "when": [{"op": "temporary.append", "id": "C", "role": "assistant", "text": "x"}],
+    "then": {"error": None, "temporary": {"C": {"count": 2}}},
+}
+
+
+def test_a_temporary_chat_is_filled_and_seen():
+    assert outcome_of(TEMPORARY).kind == "passed"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"C": None}, "there is still a temporary chat C"),
+        ({"C": {"count": 1}}, "temporary chat C.count is 2, not 1"),
+        ({"T": {"count": 0}}, "there is no temporary chat T"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_about_a_chat_makes_a_case_fail(wrong: dict[str, Any], why: str):
+    assert why in failure_of(changed(TEMPORARY, lambda case: case["then"].update(temporary=wrong)))
+
+
+def test_a_case_may_begin_without_a_topic_and_name_the_roots_that_come_in():
+    assert outcome_of(MIGRATED) == Outcome("area", "old-topics-come-in", "passed")
+
+
+@pytest.mark.parametrize(
+    ("topics", "why"),
+    [
+        ({"T": None}, "topic T is still there"),
+        ({"E2": None}, "topic E2 was not given, and so can't be gone"),
+        ({"E1": {"count": 0}}, "there is no topic E1"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_about_old_topics_makes_a_case_fail(topics: dict[str, Any], why: str):
+    assert why in failure_of(changed(MIGRATED, lambda case: case["then"].update(topics=topics)))
+
+
 # Every expectation can fail ---------------------------------------------------------------
 
 
@@ -199,7 +267,7 @@ def test_a_refusal_may_have_several_codes(code: Any):
         (lambda case: case["then"].pop("error"), "says nothing of an error"),
         (lambda case: case["then"].update(count={"$gte": 1}), "unknown matcher $gte"),
         (lambda case: case["then"].update(checks=[{"lt": [1, 2]}]), "there is no check lt"),
-        (lambda case: case["then"].update(temporary={"t": None}), "temporary"),
+        (lambda case: case["then"].update(temporary={"t": None}), "chat t was not given"),
         (lambda case: case["when"][0].update(colour="red"), "unknown parameters ['colour']"),
     ],
     ids=range(12),
@@ -209,10 +277,11 @@ def test_what_a_case_says_wrongly_makes_it_fail(change: Any, why: str):
 
 
 def test_what_can_not_be_run_yet_is_told_and_not_run():
-    case = changed(SOUND, lambda case: case["when"].append({"op": "branch.reserve"}))
-    assert outcome_of(case) == Outcome("area", case["name"], "not yet", "branch.reserve")
+    submit = {"op": "turn.submit", "user": {"mode": "create"}, "whenLive": "queue"}
+    case = changed(SOUND, lambda case: case["when"].append(submit))
+    assert outcome_of(case) == Outcome("area", case["name"], "not yet", "whenLive queue")
 
-    for need in ("soft-delete", "temporary", "migrate", "flow", "raw-store"):
+    for need in ("soft-delete", "raw-store"):
         case = changed(SOUND, lambda case, need=need: case.update(needs=[need]))
         assert outcome_of(case) == Outcome("area", case["name"], "not yet", need)
 
@@ -390,7 +459,7 @@ def folder_of(folder: Path, *cases: Case) -> str:
     return str(folder)
 
 
-WAITS = changed(REFUSED, lambda case: case.update(name="waits", needs=["flow"]))
+WAITS = changed(REFUSED, lambda case: case.update(name="waits", needs=["soft-delete"]))
 FAILS = changed(REFUSED, lambda case: case.update(name="fails", then={"error": None}))
 
 
@@ -402,7 +471,7 @@ def test_the_command_tells_passes_and_what_is_not_yet(
     assert main([folder, "--through", "core"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "core: passed: first 2",
-        "core: not yet: first 1 (flow)",
+        "core: not yet: first 1 (soft-delete)",
         "core: 2 passed, 0 failed, 1 not yet",
     ]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from livetree.core import protocol as p
 from livetree.core.content import data_of_text
-from livetree.core.plan import Context, ImportTopic, Planned, Written, plan
+from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
+from livetree.core.trash import TrashEntry, Wanted
 from livetree.core.tree import Draft, Tree
 from livetree_server.topics.ports import Entry, LoadedTopic, MutationKey, Run, Store, StoredMutation
 from msgspec import UNSET, Raw
@@ -24,6 +25,7 @@ class Room:
         tree: What is durable, once `keep` was told.
         now: The time of the next run, ms.
         written: What live replies have, for the commands that end one.
+        trash: The trash entries that commands have asked for.
 
     """
 
@@ -31,6 +33,7 @@ class Room:
         self.tree = Tree(topic_id, f"{topic_id}-root")
         self.now = START
         self.written: dict[str, Written] = {}
+        self.trash: dict[Wanted, TrashEntry | None] = {}
         self._maker = maker or topic_id
         self._made = 0
 
@@ -78,8 +81,15 @@ class Room:
             assert self.tree.apply(delta, written), "the digest is not the delta's"
 
     async def do(self, store: Store, *commands: p.Mutation, subject: str = "ann") -> Run:
-        """Plan, commit and keep."""
-        run = self.plan(*commands, subject=subject)
+        """Plan with what is in the trash, commit and keep."""
+        self.trash.clear()
+        while True:
+            try:
+                run = self.plan(*commands, subject=subject)
+                break
+            except Content as need:
+                for wanted in need.trash:
+                    self.trash[wanted] = await store.trash(self.tree.topic_id, wanted)
         await store.commit(run)
         self.keep(run)
         return run
@@ -91,6 +101,7 @@ class Room:
             new_id=lambda: self._new_id("m"),
             subject=subject,
             written=self.written.get,
+            trash=self.trash,
         )
 
     def _new_id(self, kind: str) -> str:
@@ -107,6 +118,8 @@ def _entry(command: p.Mutation, planned: Planned, subject: str) -> Entry:
         nodes=[planned.draft.node(put.id) for put in delta.put] if delta else [],
         key=key,
         mutation=None if key is None else stored_mutation(command, planned.result),
+        burial=planned.burial,
+        revivals=planned.revivals,
     )
 
 
@@ -197,6 +210,14 @@ async def check_stored(store: Store, *rooms: Room) -> None:
         check_invariants(tree)
         assert_equal_everywhere(room=room.tree, store=tree)
         assert tree.last_created_at == room.tree.last_created_at
+        await check_graves(store, room)
+
+
+async def check_graves(store: Store, room: Room) -> None:
+    """Demand that the store's trash has what the room takes for deleted."""
+    loaded = await store.load(room.tree.topic_id)
+    assert loaded is not None
+    assert loaded.graves == room.tree._graves
 
 
 def frames_of(runs: Iterable[Run]) -> list[bytes]:

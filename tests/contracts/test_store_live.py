@@ -139,6 +139,37 @@ async def test_L2_a_lease_is_renewed_under_its_epoch_only(store: Store):
     assert await store.due(lease_before=START + 3_000, offered_before=0) == []
 
 
+async def test_L10_a_pending_reply_that_is_not_live_is_due_like_an_offer(store: Store):
+    room, deleted = Room(), Room("deleted")
+    pending = {"role": "assistant", "status": "pending"}
+    await room.do(store, create(), say("a"), say("lost", **pending), say("u"))
+    await room.do(store, ask("v", "offered"), say("user", status="pending", parent="ROOT"))
+    await deleted.do(store, create(), say("x", **pending), p.TopicDelete())
+    room.now += 10
+    await room.do(store, say("later", parent="a", set_active=False, **pending))
+    lost, offered, later = (Due("topic", each, 0) for each in ("lost", "offered", "later"))
+    at = {each: room.tree.node(each).updated_at for each in ("lost", "later")}
+
+    async def due(before: int) -> list[Due]:
+        return await store.due(lease_before=0, offered_before=before)
+
+    assert await due(START) == []
+    assert await due(START + 1) == [offered]
+    assert await due(at["lost"]) == [offered]
+    assert await due(at["lost"] + 1) == [offered, lost]
+    assert await due(at["later"] + 1) == [offered, lost, later]
+
+    room.now += 10
+    await room.do(store, p.StreamClaim(message_id="later"))
+    assert await due(at["later"] + 1) == [offered, lost]
+    await room.do(store, p.MessageUpdate(message_id="lost", text="put again"))
+    assert await due(at["lost"] + 1) == [offered]
+    assert await due(room.now + 1) == [offered, lost]
+    await room.do(store, ExpireOffer(message_id="lost"), ExpireOffer(message_id="offered"))
+    assert await due(room.now + 1) == []
+    await check_stored(store, room)
+
+
 async def test_due_returns_a_thousand_at_most_the_oldest_first_and_ties_by_code_point(
     store: Store,
 ):

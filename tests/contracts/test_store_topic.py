@@ -95,6 +95,19 @@ async def test_every_field_of_a_message_is_kept_and_cleared(store: Store):
     assert node.siblings_group_id == 0
 
 
+async def test_who_fills_a_reserved_prompt_is_its_author(store: Store):
+    room = Room()
+    await room.do(store, create(), say("a", role="assistant"))
+    await room.do(store, p.BranchReserve(anchor_id="a", message_ids=["b", "c"]))
+
+    filled = p.Reserved(message_id="b", text="filled")
+    await room.do(store, p.TurnSubmit(user=filled, placeholders=[]), subject="bea")
+
+    await check_stored(store, room)
+    tree = await tree_in(store, "topic")
+    assert [tree.node(each).author for each in "abc"] == ["ann", "bea", "ann"]
+
+
 async def test_what_the_caller_does_to_its_state_afterwards_is_not_stored(store: Store):
     room = Room()
     run = await room.do(store, create(metadata=Raw(b'{"a":1}')))
@@ -241,17 +254,6 @@ async def test_T7_a_cascade_takes_the_active_node_along(store: Store):
     assert await store.contents("topic", ["b", "c"]) == {}
 
 
-async def test_an_id_that_was_removed_may_come_back_within_the_run(store: Store):
-    room = Room()
-    await room.do(store, create(), say("a"), say("b"))
-    remove = p.MessageDelete(message_id="b", strategy="clear")
-
-    await room.do(store, remove, say("b", text="again"), say("c", parent="b"), remove, say("b"))
-
-    await check_stored(store, room)
-    assert await store.contents("topic", ["b"]) == {"b": (8, data_of_text("b"))}
-
-
 async def test_messages_made_changed_moved_and_removed_in_one_run(store: Store):
     room = Room()
     await room.do(store, create(), say("a"), say("b", parent="ROOT"))
@@ -342,6 +344,50 @@ async def test_T10_nothing_lands_on_a_deleted_topic(store: Store):
     with pytest.raises(SeqTaken):
         await store.commit(Room(maker="again").plan(create()))
     assert await store.mutations([MutationKey("ann", "late")]) == {}
+
+
+async def test_T10_a_deleted_topic_comes_back_as_it_was(store: Store):
+    room = Room()
+    await room.do(store, create("Trip"), say("a"), say("b"), p.MessageDelete(message_id="b"))
+    before = dict(room.tree.state)
+    await room.do(store, p.TopicDelete())
+    loaded = await store.load("topic", deleted=True)
+    assert loaded is not None
+    assert loaded.state == room.tree.state
+    assert loaded.state["deletedAt"] == START
+
+    again = Room.of(loaded, maker="again")
+    again.tree.hold("a", 2, Raw(data_of_text("a")))
+    await again.do(store, p.TopicRestore())
+
+    assert await store.load("topic", deleted=True) is None
+    assert again.tree.state == before
+    await again.do(store, say("c"))
+    await check_stored(store, again)
+    (row,) = await store.listed(["topic"])
+    assert (row.name, row.seq) == ("Trip", 7)
+    await again.do(store, p.TopicDelete(), p.TopicRestore(), p.TopicUndo(seq=4))
+    await check_stored(store, again)
+
+
+async def test_T10_a_deleted_topic_takes_nothing_but_its_restoring(store: Store):
+    room = Room()
+    await room.do(store, create("same"), say("a"))
+    same = room.plan(p.TopicUpdate(name="same", mutation="nothing"))
+    await room.do(store, p.TopicDelete())
+    restoring = room.plan(say("b"), p.TopicRestore())
+    alone = room.plan(p.TopicRestore())
+
+    for run in (same, restoring):
+        with pytest.raises(SeqTaken):
+            await store.commit(replace(run, base_seq=3))
+    assert await store.load("topic") is None
+    await store.commit(alone)
+    room.keep(alone)
+
+    with pytest.raises(SeqTaken):
+        await store.commit(alone)
+    await check_stored(store, room)
 
 
 async def test_nothing_of_a_deleted_topic_is_live(store: Store):

@@ -17,7 +17,7 @@ from livetree_server.http import door
 from livetree_server.hub import hub
 from livetree_server.hub.connection import FLOOD, HIGH_WATER
 from livetree_server.storage import pruning
-from livetree_server.topics import reading
+from livetree_server.topics import reading, watching
 from livetree_server.topics.rooms import Settings
 
 from tests.docs.blocks import ROOT
@@ -52,6 +52,12 @@ def test_limits_are_those_of_the_code():
         "bytes that wait for one slow reader, before it is skipped": size(HIGH_WATER),
         "bytes of answers that one connection leaves unread, until it is cut": size(FLOOD),
         "content in one answer, about; the rest is asked for again": size(reading.ANSWER_BYTES),
+        "topics looked through for one page of the list, which is short then": (
+            f"{watching.LOOKED_THROUGH:,}"
+        ),
+        "time from one telling of the list of topics to the next": (
+            f"{watching.ROUND_SECONDS * 1000:.0f} ms"
+        ),
         "ops of one reply": f"{MAX_OPS:,}",
         "head of a request, and the time until it is complete": (
             f"{size(door.HEAD_BYTES)}, {door.HEAD_SECONDS:.0f} s"

@@ -39,6 +39,12 @@ class Heard:
     def drained(self, topic_id, _subscriber):
         self.calls.append(("drained", topic_id))
 
+    def reads_again(self, _subscriber):
+        self.calls.append(("reads again", ""))
+
+    def closed(self, _subscriber):
+        self.calls.append(("closed", ""))
+
     def ended(self, topic_id, _subscriber):
         self.calls.append(("ended", topic_id))
 
@@ -96,7 +102,7 @@ def test_S7_a_slow_subscriber_is_skipped_and_the_others_are_not():
     assert heard.calls == [("lagging", "T")]
 
     slow.resume()
-    assert heard.calls[-1] == ("drained", "T")
+    assert heard.calls[1:] == [("drained", "T"), ("reads again", "")]
 
 
 def test_a_closed_connection_is_forgotten_everywhere():
@@ -111,7 +117,7 @@ def test_a_closed_connection_is_forgotten_everywhere():
     connection.send(b"late")
 
     assert transport.data == []
-    assert heard.calls == [("ended", "T")]
+    assert heard.calls == [("ended", "T"), ("closed", "")]
     assert hub.statistics() == {
         "connections": 0,
         "slow": 0,

@@ -10,17 +10,23 @@ from msgspec import UNSET, Raw
 
 # Of each command one request with every field that it has.
 REQUESTS: dict[str, dict[str, Any]] = {
-    "topic.create": {"name": "n", "metadata": {"a": 1}},
+    "topic.create": {"name": "n", "metadata": {"a": 1}, "temporary": True},
+    "topic.persist": {},
+    "topic.duplicate": {"nodeId": "m", "copyId": "t2", "name": "n"},
     "topic.open": {"seq": 1, "commit": "c", "streams": {"a1": [5, 2]}},
     "topic.close": {},
     "topic.get": {"minSeq": 3},
     "topic.list": {"cursor": "c", "limit": 200, "name": "n"},
+    "topics.watch": {"watching": False, "limit": 200},
+    "topic.markRead": {"seq": 3},
     "topic.update": {"name": "n"},
     "topic.setMetadata": {"metadata": {"a": [1.0]}},
     "topic.setMetadataNamespace": {"namespace": "a", "value": [1]},
     "topic.setActive": {"nodeId": None},
     "topic.clear": {},
     "topic.delete": {},
+    "topic.restore": {},
+    "topic.undo": {"seq": 3},
     "topic.deltas": {"seq": 1, "commit": "c", "limit": 1000},
     "message.create": {
         "messageId": "m",
@@ -59,7 +65,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "strategy": "clear",
         "awaitingInputOnly": True,
     },
+    "message.deleteGroup": {"messageId": "m"},
+    "message.retry": {"messageId": "m", "whenLive": "steer"},
+    "message.restore": {"messageId": "m", "cascade": True},
     "message.get": {"minSeq": 1, "messageIds": ["m"]},
+    "branch.reserve": {"anchorId": "m", "messageIds": ["r1", "r2"], "activate": False},
     "turn.submit": {
         "user": {
             "mode": "create",
@@ -101,9 +111,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "limit": 500,
         "includeSiblings": False,
     },
+    "path.get": {"minSeq": 1, "nodeId": "m"},
+    "path.through": {"minSeq": 1, "nodeId": "m"},
+    "trash.list": {"minSeq": 1, "cursor": "c", "limit": 200},
     "bot.serve": {"models": ["echo", "gpt-*"]},
 }
-WITHOUT_TOPIC = {"topic.list", "bot.serve"}
+WITHOUT_TOPIC = {"topic.list", "topics.watch", "bot.serve"}
 TAGS = {kind.__struct_config__.tag: kind for kind in p.COMMANDS}
 MUTATING = {kind.__struct_config__.tag for kind in p.MUTATIONS}
 
@@ -202,7 +215,12 @@ def test_R3_a_field_of_another_type_is_refused(op: str):
     [
         ("topic.list", {"limit": 0}),
         ("topic.list", {"limit": 201}),
+        ("topics.watch", {"limit": 0}),
+        ("topics.watch", {"limit": 201}),
         ("topic.update", {"name": "x" * 501}),
+        ("topic.duplicate", {"name": "x" * 501}),
+        ("topic.markRead", {"seq": -1}),
+        ("topic.undo", {"seq": -1}),
         ("topic.setMetadataNamespace", {"namespace": ""}),
         ("topic.setMetadataNamespace", {"namespace": "x" * 201}),
         ("topic.deltas", {"limit": 1001}),
@@ -219,12 +237,19 @@ def test_R3_a_field_of_another_type_is_refused(op: str):
         ("message.create", {"base": -1}),
         ("message.delete", {"strategy": "none"}),
         ("message.delete", {"cascade": 1}),
+        ("message.retry", {"whenLive": "never"}),
+        ("message.retry", {"whenLive": "queue"}),
+        ("branch.reserve", {"messageIds": ["a", "b", "c"]}),
+        ("trash.list", {"limit": 0}),
+        ("trash.list", {"limit": 201}),
         ("message.get", {"messageIds": []}),
         ("message.get", {"messageIds": ["m"] * 201}),
         ("turn.submit", {"user": {"mode": "other", "messageId": "u"}}),
         ("turn.submit", {"user": {"messageId": "u"}}),
         ("turn.submit", {"user": {"mode": "existing", "messageId": "u", "text": "x"}}),
         ("turn.submit", {"user": {"mode": "create", "role": "user"}}),
+        ("turn.submit", {"user": {"mode": "fill-reserved", "text": "x"}}),
+        ("turn.submit", {"user": {"mode": "fill-reserved", "messageId": "u", "parent": "p"}}),
         ("turn.submit", {"placeholders": [{}] * 33}),
         ("turn.submit", {"placeholders": [{"text": "x"}]}),
         ("turn.submit", {"whenLive": "never"}),
@@ -248,7 +273,10 @@ def test_R3_a_field_of_another_type_is_refused(op: str):
         ("batch", {"commands": [{"op": "topic.clear"}] * 201}),
         *(
             ("batch", {"commands": [{"op": op, **REQUESTS[op]}]})
-            for op in ("batch", "topic.delete", "topic.create", "stream.claim", "topic.get")
+            for op in (
+                *("batch", "topic.delete", "topic.create", "stream.claim", "topic.get"),
+                *("topic.persist", "topic.duplicate", "topic.restore", "topic.undo"),
+            )
         ),
         ("batch", {"commands": [{"op": "topic.clear", "extra": 1}]}),
     ],
@@ -330,8 +358,11 @@ def test_an_update_tells_cleared_from_untouched(field: str):
     assert bytes(value) == b'{"a": 1}'
 
 
-def test_the_user_of_a_turn_may_bring_data():
-    user = {"mode": "create", "data": {"parts": []}}
+@pytest.mark.parametrize(
+    "user", [{"mode": "create"}, {"mode": "fill-reserved", "messageId": "u"}], ids=str
+)
+def test_the_user_of_a_turn_may_bring_data(user: dict[str, Any]):
+    user = user | {"data": {"parts": []}}
 
     command = decode(request("turn.submit", user=user))
 
@@ -424,6 +455,28 @@ FRAMES: dict[str, dict[str, Any]] = {
     "streamAck": {"topic": "t", "messageId": "m", "epoch": 3, "received": 9, "durable": 4},
     "offer": {"topic": "t", "messageId": "m", "model": None},
     "gone": {"topic": "t", "reason": "deleted"},
+    "topics": {
+        "whole": True,
+        "topics": [
+            {
+                "id": "t",
+                "rootId": "r",
+                "name": "n",
+                "seq": 3,
+                "commit": "c",
+                "activeNodeId": "m",
+                "metadata": {"a": 1},
+                "createdAt": 1,
+                "lastActivityAt": 2,
+                "temporary": False,
+                "readSeq": 2,
+                "unread": 1,
+            }
+        ],
+        "gone": ["x"],
+        "next": "cursor",
+    },
+    "read": {"topic": "t", "readSeq": 2, "unread": 1},
     "ping": {},
     "pong": {},
 }

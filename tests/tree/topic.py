@@ -9,8 +9,9 @@ from livetree.core import protocol as p
 from livetree.core.content import data_of_text
 from livetree.core.errors import LivetreeError
 from livetree.core.live import LiveReply
-from livetree.core.plan import Context, ExpireLease, ImportTopic, Planned, Written, plan
-from livetree.core.tree import Draft, Tree, View
+from livetree.core.plan import Content, Context, ExpireLease, ImportTopic, Planned, Written, plan
+from livetree.core.tree import Draft, Tree, View, place_of
+from livetree.testing.trash import MemoryTrash
 from msgspec import UNSET, Raw
 
 from tests.helpers import (
@@ -45,19 +46,30 @@ class Topic:
     Args:
         nodes: What is there to begin with.
         active: The active node.
+        temporary: Make it a temporary topic, with nothing in it.
 
     """
 
     def __init__(
-        self, nodes: Sequence[p.Node] = (), active: str | None = None, *, activity: int = 0
+        self,
+        nodes: Sequence[p.Node] = (),
+        active: str | None = None,
+        *,
+        activity: int = 0,
+        temporary: bool = False,
     ) -> None:
         self.tree = Tree("topic", ROOT)
         self.replies: dict[str, LiveReply] = {}
         self.now = START
+        self.subject = "ann"
+        self.trash = MemoryTrash()
         self.deltas: list[p.Delta] = []
         self.contents: dict[str, bytes] = {}
         self._ids = 0
         self._commits = 0
+        if temporary:
+            self.do(p.TopicCreate(temporary=True))
+            return
         self.do(
             ImportTopic(
                 topic="topic",
@@ -71,7 +83,7 @@ class Topic:
 
     def plan(self, command: p.Mutation, view: View | None = None) -> Planned:
         """Decide a command, by default on the topic as it is."""
-        return plan(self.tree if view is None else view, command, self.context())
+        return plan_with(self.trash, self.tree if view is None else view, command, self.context())
 
     def context(self) -> Context:
         """Return what the next command is planned with."""
@@ -80,7 +92,7 @@ class Topic:
             now=self.now,
             commit=f"commit-{self._commits}",
             new_id=self._new_id,
-            subject="ann",
+            subject=self.subject,
             content=self.contents,
             written=self.written,
         )
@@ -103,11 +115,20 @@ class Topic:
         """Apply what was decided on the tree as it is, and prove it to be what was decided."""
         delta = planned.delta
         assert delta is not None
+        self.bury(planned)
         assert planned.result["seq"] == delta.seq == self.tree.seq + 1
         # The draft must not be looked at once that over which it lies has changed.
         decided = canonical_form(planned.draft) | {"seq": delta.seq, "commit": delta.commit}
         self.adopt(delta, ended_data(planned), old)
         assert_equal_everywhere(decided=decided, applied=self.tree)
+
+    def bury(self, planned: Planned) -> None:
+        """Bring the trash up to date with what is about to be applied."""
+        delta = planned.delta
+        assert delta is not None
+        assert (planned.burial is None) == (not delta.drop)
+        self.trash.bury(planned.burial, {each: self.node(each) for each in delta.drop})
+        self.trash.revive(planned.revivals)
 
     def adopt(self, delta: p.Delta, written: dict[str, Raw], old: Tree) -> None:
         """Apply a delta, and prove that it leads from the snapshot before to the one after."""
@@ -115,7 +136,11 @@ class Topic:
         self.deltas.append(delta)
         check_invariants(self.tree)
         check_folds(old, [delta], self.tree, written)
+        check_trash(self.tree, self.trash)
         self._follow_live()
+        for put in delta.put:
+            if put.data is not UNSET and not self.tree.live.get(put.id):
+                self.replies.pop(put.id, None)  # nobody goes on with what was streamed before
 
     def refuse(self, command: p.Mutation, kind: type[LivetreeError]) -> LivetreeError:
         """Demand that a command is refused, that nothing has changed, and return the refusal."""
@@ -196,6 +221,30 @@ def ended_data(planned: Planned) -> dict[str, Raw]:
     return found
 
 
+def plan_with(trash: MemoryTrash, view: View, command: p.Mutation, context: Context) -> Planned:
+    """Decide a command with the trash entries that it asks for."""
+    while True:
+        try:
+            return plan(view, command, context)
+        except Content as need:
+            if not need.trash:
+                raise
+            found = {wanted: trash.find(wanted) for wanted in need.trash}
+            context = msgspec.structs.replace(context, trash=context.trash | found)
+
+
+def check_trash(tree: Tree, trash: MemoryTrash) -> None:
+    """Demand that the tree knows where everything hung that can be brought back."""
+    rows = [row for _, rows in trash.entries.values() for row in rows.values()]
+    assert len({row.id for row in rows}) == len(rows), "an id is in the trash twice"
+    for row in rows:
+        assert row.id not in tree, f"{row.id} is in the tree and in the trash"
+        assert tree.is_taken(row.id)
+        assert tree.grave(row.id) == place_of(row)
+        assert tree.top_group(row.parent_id) >= row.siblings_group_id
+        assert tree.nearest_living(row.id) in (tree.root_id, *(node.id for node in tree.nodes()))
+
+
 def topic_of(*lines: str, active: str | None = "", activity: int = 0) -> Topic:
     """
     Make a topic of lines such as ``"ask > answer:1"``: messages, each below the one before.
@@ -272,18 +321,44 @@ def tree_with(nodes: Sequence[p.Node], active: str | None = None, *, seq: int = 
 
 
 def run_of(
-    tree: Tree, commands: Sequence[p.Mutation], context: Sequence[Context]
+    tree: Tree,
+    commands: Sequence[p.Mutation],
+    context: Sequence[Context],
+    trash: MemoryTrash | None = None,
 ) -> tuple[Draft, list[Planned | LivetreeError]]:
-    """Plan commands each on the outcome of the one before, on one private draft."""
+    """
+    Plan commands each on the outcome of the one before, on one private draft.
+
+    The first is planned with the trash; the run ends before another that needs it, as what
+    the run itself deletes isn't there yet.
+
+    """
     run = Draft(tree)
     decided: list[Planned | LivetreeError] = []
+    rewritten: set[str] = set()
     for command, each in zip(commands, context, strict=True):
+        each = rewriting(each, rewritten)
         try:
-            planned = plan(run, command, each)
+            if decided or trash is None:
+                planned = plan(run, command, each)
+            else:
+                planned = plan_with(trash, run, command, each)
         except LivetreeError as refusal:
             decided.append(refusal)
             continue
+        except Content as need:
+            assert need.trash
+            break
         decided.append(planned)
         if planned.delta is not None:
             run.absorb(planned.draft, planned.delta)
+            rewritten.update(put.id for put in planned.delta.put if put.data is not UNSET)
     return run, decided
+
+
+def rewriting(context: Context, rewritten: set[str]) -> Context:
+    """Return a context to which what was streamed of rewritten replies is nothing."""
+    written = context.written
+    return msgspec.structs.replace(
+        context, written=lambda each: None if each in rewritten else written(each)
+    )

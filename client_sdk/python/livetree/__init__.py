@@ -36,6 +36,7 @@ from .core.errors import (
 )
 from .live_topic import LiveTopic
 from .session import ClientClosed
+from .topic_list import TopicList
 
 __all__ = [
     "Bot",
@@ -54,6 +55,7 @@ __all__ = [
     "StaleCursor",
     "StaleStream",
     "TooLarge",
+    "TopicList",
     "TopicLive",
     "Unauthenticated",
     "Unavailable",

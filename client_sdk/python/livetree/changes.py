@@ -1,23 +1,28 @@
-"""What happens to a mirror, as values, and the bounded queues that carry it to readers."""
+"""What happens to mirrors, as values, and the bounded queues that carry it to readers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, TypeAlias
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from .core.errors import LivetreeError
-from .core.protocol import Delta, Op
+from .core.protocol import Delta, Op, TopicEntry
 
 __all__ = [
     "Change",
     "Changes",
     "Committed",
     "Gone",
+    "ListChange",
+    "ListChanges",
+    "Listed",
     "Loaded",
+    "Marked",
     "Offline",
+    "Relisted",
     "Reset",
     "Skipped",
     "Streamed",
@@ -93,27 +98,43 @@ class Gone(Struct, frozen=True):
 Change: TypeAlias = Committed | Streamed | Loaded | Synced | Reset | Offline | Skipped | Gone
 
 
-class Changes:
-    """
-    The changes of one mirror from now on, for one reader: ``async for change in changes``.
+class Listed(Struct, frozen=True):
+    """Topics have come or have changed, and others are no longer in the list."""
 
-    At most `QUEUE_LENGTH` wait. A reader that is slower gets one `Skipped` in their
-    place; the mirror itself is always exact. It ends after `Gone` and when the mirror is
-    closed, and raises the error that ended the client, if one did. Cancelling a wait
-    loses nothing.
+    topics: list[TopicEntry]
+    gone: list[str]
 
-    """
+
+class Marked(Struct, frozen=True):
+    """A topic was read up to ``read_seq``, here or on another device."""
+
+    topic_id: str
+    read_seq: int
+    unread: int
+
+
+class Relisted(Struct, frozen=True):
+    """The whole list was replaced, as after a new connection: draw it anew."""
+
+
+ListChange: TypeAlias = Listed | Marked | Relisted | Offline | Skipped
+
+ChangeT = TypeVar("ChangeT", Change, ListChange)
+
+
+class _Queue(Generic[ChangeT]):
+    """What waits for one reader; the promises stand at `Changes`."""
 
     __slots__ = ("__weakref__", "_ended", "_error", "_limit", "_queue", "_wake")
 
     def __init__(self, limit: int = QUEUE_LENGTH) -> None:
-        self._queue: deque[Change] = deque()
+        self._queue: deque[ChangeT | Skipped] = deque()
         self._limit = limit
         self._ended = False
         self._error: LivetreeError | None = None
         self._wake = asyncio.Event()
 
-    def put(self, change: Change) -> None:
+    def put(self, change: ChangeT | Skipped) -> None:
         """Queue a change, or have it skipped."""
         if self._ended:
             return
@@ -131,10 +152,10 @@ class Changes:
             self._error = error
             self._wake.set()
 
-    def __aiter__(self) -> Changes:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> ChangeT | Skipped:
         while not self._queue:
             if self._ended:
                 if self._error is not None:
@@ -148,4 +169,31 @@ class Changes:
         return len(self._queue)
 
     def __repr__(self) -> str:
-        return f"<Changes waiting={len(self._queue)}{' ended' if self._ended else ''}>"
+        name = type(self).__name__
+        return f"<{name} waiting={len(self._queue)}{' ended' if self._ended else ''}>"
+
+
+class Changes(_Queue[Change]):
+    """
+    The changes of one open topic from now on: ``async for change in changes``.
+
+    At most `QUEUE_LENGTH` wait. A reader that is slower gets one `Skipped` in their
+    place; the mirror itself is always exact. It ends after `Gone` and when the mirror is
+    closed, and raises the error that ended the client, if one did. Cancelling a wait
+    loses nothing.
+
+    """
+
+    __slots__ = ()
+
+
+class ListChanges(_Queue[ListChange]):
+    """
+    The changes of the list of topics from now on: ``async for change in changes``.
+
+    Bounded as `Changes` are. It ends when the list is left, and raises the error that
+    ended the client, if one did.
+
+    """
+
+    __slots__ = ()

@@ -22,6 +22,7 @@ from .live_topic import LiveTopic
 from .mirror import CONTENT_BYTES
 from .session import Answered, ClientClosed, Outcome, Request, Retry, Session
 from .subscriptions import Subscriptions
+from .topic_list import TopicList, Watch
 from .transport import Transport, WebSocketTransport, endpoint_of
 
 __all__ = ["Client", "Token", "Worker", "connect"]
@@ -163,6 +164,7 @@ class Client(Commands):
         )
         self._answers: dict[int, Callable[[Raw | LivetreeError], None]] = {}
         self._subscriptions = Subscriptions(self, self.post, clock, content_bytes)
+        self._watch = Watch(self, self.post, clock)
         self._resumed: set[str] = set()
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -325,6 +327,29 @@ class Client(Commands):
         finally:
             self._subscriptions.leave(live)
 
+    @contextlib.asynccontextmanager
+    async def watch_topics(self, *, limit: int = 50) -> AsyncIterator[TopicList]:
+        """
+        Watch the list of topics: ``async with client.watch_topics() as topics``.
+
+        It is up to date when the block begins. Blocks that overlap share one list.
+
+        Args:
+            limit: How many topics its first page has, up to 200; see `TopicList`.
+
+        Raises:
+            Validation: If there is no such limit.
+
+        """
+        if self._over is not None:
+            raise self._over.with_traceback(None)
+        topics = self._watch.enter(limit)
+        try:
+            await topics.wait_synced()
+            yield topics
+        finally:
+            self._watch.leave(topics)
+
     # The connection ---------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -345,6 +370,7 @@ class Client(Commands):
     def _lost(self) -> None:
         # First, so that what the session gives up is not taken for the server's refusal.
         self._subscriptions.disconnected()
+        self._watch.disconnected()
         self._carry_out(self._session.lost())
         if self._worker is not None:
             self._worker.offline()
@@ -375,6 +401,9 @@ class Client(Commands):
         elif about.type in ("snapshot", "delta", "synced", "stream"):
             log.warning("topic %s: a frame can't be read: %s", about.topic, error)
             self._subscriptions.unreadable(about.topic, error)
+        elif about.type in ("topics", "read"):
+            log.warning("the list of topics: a frame can't be read: %s", error)
+            self._watch.unreadable()
         # Frames of a kind that is not known here are a newer server's.
 
     def _carry_out(self, outcomes: list[Outcome]) -> None:
@@ -394,6 +423,8 @@ class Client(Commands):
                 case p.Offer():
                     if self._worker is not None:
                         self._worker.offered(outcome)
+                case p.Topics() | p.ReadPosition():
+                    self._watch.receive(outcome)
                 case _:
                     self._subscriptions.receive(outcome)
 
@@ -406,6 +437,7 @@ class Client(Commands):
         if self._first_welcome is not None and not self._first_welcome.done():
             self._first_welcome.set_result(None)
         self._subscriptions.welcomed(self._resumed)
+        self._watch.welcomed()
         if self._worker is not None:
             self._worker.online()
 
@@ -415,6 +447,7 @@ class Client(Commands):
         self._over = error
         self._carry_out(self._session.close(error))
         self._subscriptions.end(error_of_topics)
+        self._watch.end(error_of_topics)
         if self._first_welcome is not None and not self._first_welcome.done():
             self._first_welcome.set_exception(error)
             self._first_welcome.exception()  # read here, in case nobody waits for it
@@ -424,6 +457,7 @@ class Client(Commands):
         return {
             **self._session.statistics(),
             **self._subscriptions.statistics(),
+            **self._watch.statistics(),
             **self._link.statistics(),
             "unreadable": self._unreadable,
         }

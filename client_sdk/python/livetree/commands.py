@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from .core import protocol as p
 from .core.errors import Validation
-from .core.reads import BranchPage, TreePage
+from .core.reads import BranchPage, PathPage, TreePage
 from .results import (
     Batched,
     Cleared,
@@ -21,9 +21,15 @@ from .results import (
     Deltas,
     Done,
     Messages,
+    ReadUpTo,
+    Reserved,
+    Restored,
     Topic,
+    TopicCopy,
     TopicPage,
+    TrashPage,
     Turn,
+    Undone,
 )
 
 __all__ = ["Commands", "JsonObject", "json_of"]
@@ -103,13 +109,30 @@ class Commands(ABC):
         name: str = "",
         *,
         metadata: JsonObject | None = None,
+        temporary: bool = False,
         topic_id: str | None = None,
     ) -> Topic:
-        """Make a topic."""
+        """Make a topic; a ``temporary`` one is not listed, and erased when it is no longer used."""
         command = p.TopicCreate(
-            topic=topic_id or self.new_id(), name=name, metadata=_optional(metadata)
+            topic=topic_id or self.new_id(),
+            name=name,
+            metadata=_optional(metadata),
+            temporary=temporary,
         )
         return await self.ask(command, Topic)
+
+    async def persist_topic(self, topic_id: str) -> Done:
+        """Keep a temporary topic: from now on it is like any other."""
+        return await self.ask(p.TopicPersist(topic=topic_id), Done)
+
+    async def duplicate_topic(
+        self, topic_id: str, node_id: str, *, name: str | None = None, copy_id: str | None = None
+    ) -> TopicCopy:
+        """Copy the path to a message into a new topic."""
+        command = p.TopicDuplicate(
+            topic=topic_id, node_id=node_id, copy_id=copy_id or self.new_id(), name=name
+        )
+        return await self.ask(command, TopicCopy)
 
     async def topic(self, topic_id: str, *, min_seq: int = 0) -> p.TopicInfo:
         """Read a topic's own fields."""
@@ -147,8 +170,20 @@ class Commands(ABC):
         return await self.ask(p.TopicClear(topic=topic_id, base=base), Cleared)
 
     async def delete_topic(self, topic_id: str, *, base: int | None = None) -> Done:
-        """Delete a topic."""
+        """Delete a topic; `restore_topic` brings it back for 30 days."""
         return await self.ask(p.TopicDelete(topic=topic_id, base=base), Done)
+
+    async def restore_topic(self, topic_id: str) -> Topic:
+        """Bring a deleted topic back as it was."""
+        return await self.ask(p.TopicRestore(topic=topic_id), Topic)
+
+    async def undo(self, topic_id: str, seq: int | None = None) -> Undone:
+        """Reverse what the commit ``seq`` deleted, else the caller's own last deletion."""
+        return await self.ask(p.TopicUndo(topic=topic_id, seq=seq), Undone)
+
+    async def mark_read(self, topic_id: str, seq: int | None = None) -> ReadUpTo:
+        """Move one's read position to ``seq``, else to now, on all devices; never back."""
+        return await self.ask(p.TopicMarkRead(topic=topic_id, seq=seq), ReadUpTo)
 
     # Messages ---------------------------------------------------------------------------
 
@@ -258,14 +293,48 @@ class Commands(ABC):
         )
         return await self.ask(command, Deleted)
 
+    async def delete_group(
+        self, topic_id: str, message_id: str, *, base: int | None = None
+    ) -> Deleted:
+        """Delete a reply and all others of its group; what is below them moves up."""
+        command = p.MessageDeleteGroup(topic=topic_id, message_id=message_id, base=base)
+        return await self.ask(command, Deleted)
+
+    async def restore_message(
+        self, topic_id: str, message_id: str, *, cascade: bool = False
+    ) -> Restored:
+        """Bring a deleted message back, with ``cascade`` what was deleted from below it too."""
+        command = p.MessageRestore(topic=topic_id, message_id=message_id, cascade=cascade)
+        return await self.ask(command, Restored)
+
+    async def retry_message(
+        self, topic_id: str, message_id: str, *, when_live: p.WhenLive = "reject"
+    ) -> Created:
+        """Offer a failed, paused or empty reply again, in its place."""
+        command = p.MessageRetry(topic=topic_id, message_id=message_id, when_live=when_live)
+        return await self.ask(command, Created)
+
+    async def reserve_branch(
+        self, topic_id: str, anchor_id: str, *, activate: bool = True
+    ) -> Reserved:
+        """Put an empty prompt below a reply, to be filled later; below a leaf two."""
+        command = p.BranchReserve(
+            topic=topic_id,
+            anchor_id=anchor_id,
+            message_ids=[self.new_id(), self.new_id()],
+            activate=activate,
+        )
+        return await self.ask(command, Reserved)
+
     async def submit_turn(
         self,
         topic_id: str,
-        user: p.Fresh | p.Existing,
+        user: p.Fresh | p.Existing | p.Reserved,
         models: Sequence[str | None] = (),
         *,
         group: int | None = None,
         preserve_active: bool = False,
+        when_live: p.WhenLive = "reject",
     ) -> Turn:
         """Submit a user message and one pending reply for each model, in one commit."""
         command = p.TurnSubmit(
@@ -274,6 +343,7 @@ class Commands(ABC):
             placeholders=[p.Placeholder(message_id=self.new_id(), model=each) for each in models],
             group=group,
             preserve_active=preserve_active,
+            when_live=when_live,
         )
         return await self.ask(command, Turn)
 
@@ -302,6 +372,9 @@ class Commands(ABC):
                 raise Validation(f"commands[{place}] names no parent: send a message's id or ROOT")
             case p.MessageCreate() | p.MessageCreateSibling():
                 return replace(command, message_id=command.message_id or self.new_id())
+            case p.BranchReserve():
+                ids = [*command.message_ids, self.new_id(), self.new_id()]
+                return replace(command, message_ids=ids[:2])
             case p.TurnSubmit():
                 user = command.user
                 if isinstance(user, p.Fresh):
@@ -351,6 +424,21 @@ class Commands(ABC):
             min_seq=min_seq,
         )
         return await self.ask(command, BranchPage)
+
+    async def path(self, topic_id: str, node_id: str, *, min_seq: int = 0) -> PathPage:
+        """Read the path from the first turn to a message."""
+        return await self.ask(p.PathGet(topic=topic_id, node_id=node_id, min_seq=min_seq), PathPage)
+
+    async def path_through(self, topic_id: str, node_id: str, *, min_seq: int = 0) -> PathPage:
+        """Read the path through a message and on to the newest leaf below it."""
+        command = p.PathThrough(topic=topic_id, node_id=node_id, min_seq=min_seq)
+        return await self.ask(command, PathPage)
+
+    async def trash(
+        self, topic_id: str, *, cursor: str | None = None, limit: int = 50
+    ) -> TrashPage:
+        """List a topic's deleted messages, the latest deletion first."""
+        return await self.ask(p.TrashList(topic=topic_id, cursor=cursor, limit=limit), TrashPage)
 
     async def messages(
         self, topic_id: str, message_ids: Sequence[str], *, min_seq: int = 0

@@ -59,10 +59,16 @@ class LiveTexts:
             return []  # of a writer that was replaced, or of a reply that has ended
         return self._follow(frame)
 
-    def follow(self, tree: Tree) -> list[Streamed]:
-        """Bring the replies in line with the tree's, and take what was held for them."""
-        for message_id in [each for each in self.replies if each not in tree.live]:
-            del self.replies[message_id]
+    def follow(self, tree: Tree, rewritten: Iterable[str] = ()) -> list[Streamed]:
+        """
+        Bring the replies in line with the tree's, and take what was held for them.
+
+        Of a reply that a command has rewritten, nobody goes on with what was streamed.
+
+        """
+        gone = [each for each in self.replies if each not in tree.live]
+        for message_id in (*gone, *rewritten):
+            self.replies.pop(message_id, None)
         self.doubted &= tree.live.keys()
         known = [frame for frame in self._held if frame.epoch <= tree.seq]
         if known:

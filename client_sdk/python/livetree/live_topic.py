@@ -16,7 +16,7 @@ from .core import protocol as p
 from .core.errors import InvalidOperation, LivetreeError, NotFound
 from .core.tree import Tree
 from .mirror import Mirror
-from .results import Batched, Cleared, Created, Deleted, Done, Turn
+from .results import Batched, Cleared, Created, Deleted, Done, Reserved, Restored, Turn, Undone
 from .session import ClientClosed
 
 __all__ = ["LiveTopic"]
@@ -122,6 +122,14 @@ class LiveTopic:
     def path(self, message_id: str | None = None) -> list[p.Node]:
         """Return the messages from the first turn down to one, else to the active one."""
         return self.tree.path(self.active_node_id if message_id is None else message_id)
+
+    def path_through(self, message_id: str) -> list[p.Node]:
+        """Return the path through a message and on to the newest leaf below it."""
+        return self.tree.path(self.tree.newest_leaf(message_id))
+
+    def awaits_input(self, message_id: str) -> bool:
+        """Tell whether a message is an empty prompt without replies, to be filled."""
+        return self.tree.awaits_input(message_id)
 
     def is_first_turn(self, message_id: str) -> bool:
         """Tell whether a message hangs off the root."""
@@ -236,13 +244,15 @@ class LiveTopic:
         data: JsonObject | None = None,
         parent: str | None = None,
         preserve_active: bool = False,
+        when_live: p.WhenLive = "reject",
         message_id: str | None = None,
     ) -> Turn:
         """
         Say something and ask the models for replies, each in a message of its own.
 
         The new message goes below the active one, or below ``parent``. Replies of
-        several models are alternatives of one group.
+        several models are alternatives of one group. With ``when_live="steer"`` replies
+        that are being written end as ``paused`` with what they have.
 
         Raises:
             TopicLive: If a reply is being written already.
@@ -260,8 +270,48 @@ class LiveTopic:
             models,
             group=1 if len(models) > 1 else None,
             preserve_active=preserve_active,
+            when_live=when_live,
         )
         return await self._shown(turn)
+
+    async def fill(
+        self,
+        message_id: str,
+        text: str | None = None,
+        *,
+        models: Sequence[str | None] = (),
+        data: JsonObject | None = None,
+        preserve_active: bool = False,
+    ) -> Turn:
+        """
+        Say something in a place that was reserved for it, and ask the models for replies.
+
+        Raises:
+            TopicLive: If a reply is being written already.
+            InvalidOperation: If the place is no longer empty, or has been replied to.
+
+        """
+        user = p.Reserved(
+            message_id=message_id, text=text, data=None if data is None else json_of(data)
+        )
+        turn = await self._commands.submit_turn(
+            self.id,
+            user,
+            models,
+            group=1 if len(models) > 1 else None,
+            preserve_active=preserve_active,
+        )
+        return await self._shown(turn)
+
+    async def reserve(self, anchor_id: str, *, activate: bool = True) -> Reserved:
+        """Put an empty prompt below a reply, for `fill`; below a leaf two."""
+        reserved = await self._commands.reserve_branch(self.id, anchor_id, activate=activate)
+        return await self._shown(reserved)
+
+    async def retry(self, message_id: str, *, when_live: p.WhenLive = "reject") -> Created:
+        """Offer a failed, paused or empty reply again, in its place."""
+        retried = await self._commands.retry_message(self.id, message_id, when_live=when_live)
+        return await self._shown(retried)
 
     async def answer(
         self, user_message_id: str, models: Sequence[str | None], *, preserve_active: bool = False
@@ -374,6 +424,19 @@ class LiveTopic:
             base=base,
         )
         return await self._shown(deleted)
+
+    async def delete_group(self, message_id: str, *, base: int | None = None) -> Deleted:
+        """Delete a reply and all others of its group; what is below them moves up."""
+        return await self._shown(await self._commands.delete_group(self.id, message_id, base=base))
+
+    async def undo(self, seq: int | None = None) -> Undone:
+        """Reverse what a commit deleted, else one's own last deletion here."""
+        return await self._shown(await self._commands.undo(self.id, seq))
+
+    async def restore(self, message_id: str, *, cascade: bool = False) -> Restored:
+        """Bring a deleted message back, with ``cascade`` what was deleted from below it too."""
+        restored = await self._commands.restore_message(self.id, message_id, cascade=cascade)
+        return await self._shown(restored)
 
     async def set_active(self, message_id: str | None) -> Done:
         """Select a message for everyone, or nothing."""

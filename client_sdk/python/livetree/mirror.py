@@ -336,7 +336,8 @@ class Mirror:
         loaded = self._contents.follow(tree, [*(put.id for put in delta.put), *lost])
         if loaded:
             self._changes.append(c.Loaded(loaded))
-        self._changes += self._texts.follow(tree)
+        rewritten = [put.id for put in delta.put if put.data is not UNSET]
+        self._changes += self._texts.follow(tree, rewritten)
         self._ask_for_texts(now)
         self._contents.evict(tree)
         if lost := [each for each in lost if each in tree and tree.node(each).data is UNSET]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from .core.protocol import Delta, Node, TopicInfo
+from .core.protocol import Delta, Node, TopicEntry
 
 __all__ = [
     "Batched",
@@ -17,9 +17,16 @@ __all__ = [
     "Deltas",
     "Done",
     "Messages",
+    "ReadUpTo",
+    "Reserved",
+    "Restored",
     "Topic",
+    "TopicCopy",
     "TopicPage",
+    "TrashItem",
+    "TrashPage",
     "Turn",
+    "Undone",
 ]
 
 
@@ -40,10 +47,16 @@ class Topic(Done, frozen=True, kw_only=True, rename="camel"):
         return self.id
 
 
+class TopicCopy(Topic, frozen=True, kw_only=True, rename="camel"):
+    """A topic that was made as a copy of a path, and the copy of its end."""
+
+    active_node_id: str
+
+
 class TopicPage(Struct, frozen=True, kw_only=True, rename="camel"):
     """A page of the list of topics; ``next`` is the cursor of the page after it."""
 
-    topics: list[TopicInfo]
+    topics: list[TopicEntry]
     next: str | None = None
 
 
@@ -67,6 +80,59 @@ class Deleted(Done, frozen=True, kw_only=True, rename="camel"):
     deleted: list[str]
     reparented: list[str]
     new_active: str | None
+
+
+class Reserved(Done, frozen=True, kw_only=True, rename="camel"):
+    """The prompts that were reserved; ``message_id`` is the one that becomes active."""
+
+    message_id: str
+    reserved: list[str]
+
+
+class Restored(Done, frozen=True, kw_only=True, rename="camel"):
+    """A deleted message that is back, below which parent, and all that came with it."""
+
+    message_id: str
+    parent_id: str
+    restored: list[str]
+
+
+class Undone(Done, frozen=True, kw_only=True, rename="camel"):
+    """
+    A deletion that was reversed: what came back, what moved back, where the active node went.
+
+    ``undone`` is the `seq` of the commit that had deleted it.
+
+    """
+
+    undone: int
+    restored: list[str]
+    reparented: list[str]
+    new_active: str | None
+
+
+class TrashItem(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A deleted message, without ``data``: which commit deleted it, how, who and when."""
+
+    seq: int
+    op: str
+    by: str | None
+    at: int
+    node: Node
+
+
+class TrashPage(Done, frozen=True, kw_only=True, rename="camel"):
+    """A page of a topic's trash, the latest deletion first; ``next`` leads on."""
+
+    items: list[TrashItem]
+    next: str | None
+
+
+class ReadUpTo(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How far a subject has read a topic, and how many messages of others came since."""
+
+    read_seq: int
+    unread: int
 
 
 class Cleared(Done, frozen=True, kw_only=True, rename="camel"):

@@ -46,6 +46,7 @@ _PER_CONNECTION: Final = (
     p.TopicOpen,
     p.TopicClose,
     p.TopicDeltas,
+    p.TopicsWatch,
     p.StreamAppend,
     p.StreamRenew,
     p.BotServe,
@@ -145,6 +146,8 @@ Outcome: TypeAlias = (
     | p.Synced
     | p.Stream
     | p.Gone
+    | p.Topics
+    | p.ReadPosition
     | p.StreamAck
     | p.Offer
 )

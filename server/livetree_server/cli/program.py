@@ -13,6 +13,7 @@ import click
 
 from ..config import ConfigError, wants_tracebacks
 from .bot import bot
+from .check import check
 from .importing import import_files
 from .say import say
 from .serve import serve
@@ -23,7 +24,7 @@ from .topics import topics
 __all__ = ["program", "run"]
 
 SECTIONS: Final = {
-    "The server": (serve, token),
+    "The server": (serve, token, check),
     "Conversations": (topics, say, tail, import_files),
     "Bots": (bot,),
 }

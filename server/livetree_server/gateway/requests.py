@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from hashlib import sha256
 from typing import Any, Final
 
 from livetree.core import protocol as p
+from livetree.core.canonical import MAX_INTEGER
 from livetree.core.errors import (
+    Conflict,
     Forbidden,
     Internal,
     LivetreeError,
@@ -23,8 +26,10 @@ from msgspec.structs import replace
 from ..auth import ADMIN, READ, WRITE, Grant
 from ..hub.connection import Connection
 from ..hub.hub import Hub
-from ..topics.ports import MutationKey, StoreError, TopicRow
+from ..topics.ports import MutationKey, StoreError
+from ..topics.room import request_hash
 from ..topics.rooms import Rooms
+from ..topics.watching import Watcher, listed_entries
 
 __all__ = ["MAX_SUBSCRIPTIONS", "Answer", "Requests"]
 
@@ -40,10 +45,15 @@ _LEVEL: Final[dict[type[p.Command], int]] = {
     p.TopicClose: READ,
     p.TopicGet: READ,
     p.TopicDeltas: READ,
+    p.TopicDuplicate: READ,
+    p.TopicMarkRead: READ,
     p.TreeGet: READ,
     p.BranchGet: READ,
+    p.PathGet: READ,
+    p.PathThrough: READ,
     p.MessageGet: READ,
     p.TopicDelete: ADMIN,
+    p.TopicRestore: ADMIN,
 }
 
 
@@ -85,6 +95,10 @@ class Requests:
         if isinstance(command, p.TopicList):
             self._soon(self._topics(command, grant), answer)
             return
+        if isinstance(command, p.TopicsWatch):
+            self._watch(command, connection, grant)
+            answer(b"{}")
+            return
         if isinstance(command, p.BotServe):
             if command.models and not any(level >= WRITE for _, level in grant.patterns):
                 raise Forbidden("your token lets you write no topic: there is no work for you")
@@ -92,13 +106,17 @@ class Requests:
             return
         assert isinstance(command, p.TopicCommand)
         if isinstance(command, p.TopicCreate) and not command.topic:
-            command = replace(command, topic=self._topic_id(command, grant))
+            command = replace(command, topic=self._new_topic_id(command, grant))
         if not is_id(command.topic):
             if isinstance(command, p.TopicCreate):
                 raise Validation(f"topic id {command.topic[:80]!r} is not [A-Za-z0-9_-]{{1,64}}")
             raise NotFound(f"there is no topic {command.topic[:80]!r}")
         grant.require(command.topic, _LEVEL.get(type(command), WRITE))
-        if isinstance(command, p.Mutation):
+        if isinstance(command, p.TopicDuplicate):
+            self._soon(self._duplicate(command, grant), answer)
+        elif isinstance(command, p.TopicMarkRead):
+            self._soon(self._mark_read(command, grant.subject), answer)
+        elif isinstance(command, p.Mutation):
             self._rooms.command(command, grant.subject, answer)
         elif isinstance(command, p.StreamAppend):
             self._rooms.append(command, answer)
@@ -111,7 +129,7 @@ class Requests:
         else:
             self._rooms.ask(command, command.topic, answer)
 
-    def _topic_id(self, command: p.TopicCreate, grant: Grant) -> str:
+    def _new_topic_id(self, command: p.Mutation, grant: Grant) -> str:
         """Return a new topic's id: for one mutation always the same, however often it comes."""
         if command.mutation is None:
             return self._rooms.new_id()
@@ -168,15 +186,46 @@ class Requests:
         self._spawn(run(), "request")
 
     async def _topics(self, command: p.TopicList, grant: Grant) -> bytes:
-        cursor = command.cursor
-        while True:
-            rows, cursor = await self._rooms.store.topics(
-                cursor=cursor, limit=command.limit, name=command.name
-            )
-            found = [row for row in rows if grant.level(row.topic_id) >= READ]
-            # A page may be short where rows are not for this reader, but never empty amid the list.
-            if cursor is None or found:
-                return p.encode({"topics": [_info(row) for row in found], "next": cursor})
+        entries, cursor = await listed_entries(
+            self._rooms.store, _readable(grant), grant.subject, command
+        )
+        return p.encode({"topics": entries, "next": cursor})
+
+    def _watch(self, command: p.TopicsWatch, connection: Connection, grant: Grant) -> None:
+        if not command.watching:
+            self._rooms.watching.forget(connection)
+            return
+        watcher = Watcher(connection, grant.subject, _readable(grant), command.limit)
+        self._rooms.watching.watch(watcher)
+
+    async def _mark_read(self, command: p.TopicMarkRead, subject: str) -> bytes:
+        seq = MAX_INTEGER if command.seq is None else command.seq
+        seen = await self._rooms.marking.mark(subject, command.topic, seq)
+        if seen is None:
+            raise NotFound(f"there is no topic {command.topic}", id=command.topic)
+        return p.encode({"readSeq": seen.read_seq, "unread": seen.unread})
+
+    async def _duplicate(self, command: p.TopicDuplicate, grant: Grant) -> bytes:
+        copy_id = command.copy_id or self._new_topic_id(command, grant)
+        if not is_id(copy_id):
+            raise Validation(f"topic id {copy_id[:80]!r} is not [A-Za-z0-9_-]{{1,64}}")
+        grant.require(copy_id, WRITE)
+        if command.mutation is not None:
+            # The first time may have been before what it copies was deleted.
+            key = MutationKey(grant.subject, command.mutation)
+            if (stored := (await self._rooms.store.mutations([key])).get(key)) is not None:
+                if stored.request_hash != request_hash(command):
+                    raise Conflict(
+                        f"mutation id {command.mutation} belongs to another request: use a new one",
+                        mutation=command.mutation,
+                    )
+                return stored.result
+        held: asyncio.Future[bytes | LivetreeError] = asyncio.get_running_loop().create_future()
+        self._rooms.duplicate(command, copy_id, grant.subject, held.set_result)
+        outcome = await held
+        if isinstance(outcome, LivetreeError):
+            raise outcome
+        return outcome
 
     async def _serve(self, command: p.BotServe, connection: Connection, grant: Grant) -> bytes:
         offers = await self._rooms.store.offers() if command.models else []
@@ -188,15 +237,5 @@ class Requests:
         return b"{}"
 
 
-def _info(row: TopicRow) -> p.TopicInfo:
-    return p.TopicInfo(
-        id=row.topic_id,
-        root_id=row.root_id,
-        name=row.name,
-        seq=row.seq,
-        commit=row.commit,
-        active_node_id=row.active_node_id,
-        metadata=row.metadata,
-        created_at=row.created_at,
-        last_activity_at=row.last_activity_at,
-    )
+def _readable(grant: Grant) -> Callable[[str], bool]:
+    return lambda topic_id: grant.level(topic_id) >= READ

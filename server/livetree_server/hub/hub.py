@@ -64,6 +64,12 @@ class Listener(Protocol):
     def ended(self, topic_id: str, subscriber: Connection) -> None:
         """Forget it: its connection has ended."""
 
+    def reads_again(self, subscriber: Connection) -> None:
+        """Tell it what it missed that is of no topic."""
+
+    def closed(self, subscriber: Connection) -> None:
+        """Forget it altogether."""
+
 
 class Worker:
     """A connection that asked for offers."""
@@ -168,6 +174,8 @@ class Hub:
             if self.listener is not None:
                 self.listener.ended(topic_id, connection)
         connection.topics.clear()
+        if self.listener is not None:
+            self.listener.closed(connection)
 
     def paused(self, connection: Connection) -> None:
         """Stop sending to a connection whose buffer is full."""
@@ -184,6 +192,8 @@ class Hub:
         for topic_id in list(connection.topics):
             if self.listener is not None:
                 self.listener.drained(topic_id, connection)
+        if self.listener is not None:
+            self.listener.reads_again(connection)
 
     # Time -------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from livetree.core.protocol import Node
+from livetree.core.trash import Burial
 from msgspec import UNSET
 
-from ..topics.ports import MutationKey, Run
+from ..topics.ports import Entry, MutationKey, Run
 
 __all__ = [
     "LiveChange",
@@ -18,6 +19,8 @@ __all__ = [
     "is_birth",
     "keys_of",
     "live_change",
+    "may_restore",
+    "revived_of",
     "steps_of",
     "touches_live",
 ]
@@ -33,15 +36,18 @@ class Step:
 
     New rows have parents before children, and those that go have children before
     parents. A changed row is there once, as it is after the last of its changes: under
-    ``moved`` if its parent changed, under ``rewritten`` if its data did.
+    ``moved`` if its parent changed, under ``rewritten`` if its data did. ``revived`` are
+    the entries and ids of rows that leave the trash; ``burial`` says how ``gone`` goes there.
 
     """
 
+    revived: list[tuple[int, str]] = field(default_factory=list)
     new: list[Node] = field(default_factory=list)
     moved: dict[str, Node] = field(default_factory=dict)
     changed: dict[str, Node] = field(default_factory=dict)
     rewritten: dict[str, Node] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    burial: Burial | None = None
 
 
 @dataclass(slots=True)
@@ -74,12 +80,39 @@ def changes_state(run: Run) -> bool:
     )
 
 
+def may_restore(run: Run) -> bool:
+    """Tell whether the run begins by taking the deletion of its topic back."""
+    first = next((entry.delta for entry in run.entries if entry.delta is not None), None)
+    return first is not None and first.set.get("deletedAt", False) is None
+
+
+def revived_of(entry: Entry) -> list[tuple[int, str]]:
+    """
+    Return which rows leave the trash, and of which entries.
+
+    What a batch brings back and deletes again, its delta doesn't put: it stays where it is.
+
+    """
+    if not entry.revivals or entry.delta is None:
+        return []
+    new = {put.id for put in entry.delta.put if put.role is not UNSET}
+    return [
+        (revival.seq, message_id)
+        for revival in entry.revivals
+        for message_id in revival.message_ids
+        if message_id in new
+    ]
+
+
 def steps_of(run: Run) -> list[Step]:
     """
     Return what the run does to messages.
 
     The commands that follow on a removal begin a new step: they may bring back an id
     that was removed.
+
+    Raises:
+        ValueError: If rows would be lost: removed, but not into the trash.
 
     """
     steps: list[Step] = []
@@ -90,6 +123,8 @@ def steps_of(run: Run) -> list[Step]:
             steps.append(Step())
         step = steps[-1]
         rows = {node.id: node for node in entry.nodes}
+        if entry.revivals:
+            step.revived += revived_of(entry)
         for put in delta.put:
             node = rows[put.id]
             # Only the put of a new row says its role: a role never changes.
@@ -103,7 +138,11 @@ def steps_of(run: Run) -> list[Step]:
                 step.rewritten[put.id] = node
         for message_id in delta.ended:
             step.rewritten[message_id] = rows[message_id]
-        step.gone.extend(delta.drop)
+        if delta.drop:
+            if entry.burial is None or entry.burial.places.keys() != set(delta.drop):
+                raise ValueError(f"commit {delta.seq} of {run.topic_id} removes without a trace")
+            step.gone = delta.drop
+            step.burial = entry.burial
     return steps
 
 

@@ -8,12 +8,13 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "empty_log"]
 
 logger = logging.getLogger("livetree.storage")
 
 _MANY: Final = 1_000  # commits
 _LULL: Final = 1.0  # seconds without a commit
+_PATIENCE: Final = 100  # ms
 
 
 class Checkpoints:
@@ -71,3 +72,22 @@ class Checkpoints:
 
     def __repr__(self) -> str:
         return f"<Checkpoints commits={self._commits}>"
+
+
+def empty_log(engine: Engine) -> bool:
+    """
+    Copy the log into the database file and cut it off: what stood in it is gone.
+
+    Returns whether that was possible: not while somebody reads what is still in the log.
+
+    """
+    with engine.connect() as connection:
+        cursor = connection.connection.cursor()
+        try:
+            # Who writes waits for the second one: it must find little to do, and not wait long.
+            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+            (busy, _, _) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            cursor.close()
+    return not busy

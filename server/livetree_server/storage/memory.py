@@ -12,25 +12,31 @@ from typing import Any
 import msgspec
 from livetree.core.errors import Internal
 from livetree.core.protocol import Node
+from livetree.core.trash import Burial, TrashEntry, Wanted
+from livetree.core.tree import place_of
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..topics.ports import (
+    MOST_UNREAD,
     Due,
     LoadedTopic,
     MutationKey,
     MutationTaken,
     OfferRow,
     Run,
+    Seen,
     SeqTaken,
     StoredMutation,
     StoreError,
     TopicRow,
+    TrashRow,
 )
-from .changes import keys_of, live_change
+from .changes import keys_of, live_change, may_restore, revived_of
+from .erasing import TOPIC_AGE, TRASH_AGE
 from .pruning import EVENT_AGE, EVENTS_PER_TOPIC, MUTATION_AGE
-from .reading import MOST_DUE
-from .rows import cursor_of, folded, position_of
+from .reading import MOST_DUE, MOST_UNUSED
+from .rows import cursor_of, folded, position_of, trash_cursor_of, trash_position_of
 
 __all__ = ["Hold", "MemoryStore"]
 
@@ -51,6 +57,12 @@ class _Live:
 
 
 @dataclass(slots=True)
+class _Buried:
+    burial: Burial
+    nodes: dict[str, Node]
+
+
+@dataclass(slots=True)
 class _Topic:
     key: int
     id: str
@@ -63,12 +75,24 @@ class _Topic:
     last_created_at: int = 0
     # As text: what the caller does to its own dict later is not stored.
     state: bytes = b""
-    deleted: bool = False
+    deleted_at: int | None = None
+    temporary: bool = False
+    used_at: int = 0
     name: str = ""
     last_activity_at: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     events: list[_Event] = field(default_factory=list)
     live: dict[str, _Live] = field(default_factory=dict)
+    trash: dict[int, _Buried] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def deleted(self) -> bool:
+        return self.deleted_at is not None
+
+    @property
+    def listed(self) -> bool:
+        return not self.deleted and not self.temporary
 
 
 class Hold:
@@ -101,6 +125,7 @@ class MemoryStore:
         self._topics: dict[str, _Topic] = {}
         self._mutations: dict[MutationKey, tuple[StoredMutation, int]] = {}
         self._committing: set[asyncio.Task[None]] = set()
+        self._made = 0
         self._failures: list[bool] = []
         self._hold: Hold | None = None
         self._closed = False
@@ -148,23 +173,28 @@ class MemoryStore:
         if repeated := [key for key in keys if key in self._mutations]:
             raise MutationTaken(repeated)
         topic = self._topics.get(run.topic_id)
-        if run.base_seq != (topic.seq if topic else 0) or (topic and topic.deleted):
+        if run.base_seq != (topic.seq if topic else 0):
+            raise SeqTaken
+        if topic and topic.deleted and (topic.temporary or not may_restore(run)):
             raise SeqTaken
         if run.seq > run.base_seq:
             if topic is None:
-                topic = _Topic(len(self._topics) + 1, run.topic_id, run.root_id, run.now)
-            changed = _changed(topic, run)
+                topic = _Topic(self._made + 1, run.topic_id, run.root_id, run.now)
+            changed, trash = _changed(topic, run)
             # From here on nothing fails: all of it is kept, or none.
+            topic.trash = trash
             _keep(topic, run, changed)
             self._topics[topic.id] = topic
+            self._made = max(self._made, topic.key)
         for entry in run.entries:
             if entry.key is not None and entry.mutation is not None:
                 self._mutations[entry.key] = (entry.mutation, run.now)
 
-    async def load(self, topic_id: str) -> LoadedTopic | None:
+    async def load(self, topic_id: str, *, deleted: bool = False) -> LoadedTopic | None:
         """As `Store.load`."""
-        topic = await self._present(topic_id)
-        if topic is None:
+        await self._answer_later()
+        topic = self._topics.get(topic_id)
+        if topic is None or topic.deleted != deleted or (deleted and topic.temporary):
             return None
         state = _decode(topic.state)
         state["live"] = {each: row.epoch for each, row in topic.live.items()}
@@ -183,6 +213,11 @@ class MemoryStore:
                 each: row.lease_until
                 for each, row in topic.live.items()
                 if row.lease_until is not None
+            },
+            graves={
+                each: place_of(node)
+                for buried in topic.trash.values()
+                for each, node in buried.nodes.items()
             },
         )
 
@@ -225,7 +260,7 @@ class MemoryStore:
         found = [
             topic
             for topic in sorted(self._topics.values(), key=place, reverse=True)
-            if not topic.deleted
+            if topic.listed
             and folded(name) in folded(topic.name)
             and (after is None or place(topic) < after)
         ]
@@ -233,6 +268,65 @@ class MemoryStore:
         more = len(found) > limit
         next_cursor = cursor_of(*place(shown[-1])) if more else None
         return [_topic_row(topic) for topic in shown], next_cursor
+
+    async def listed(self, topic_ids: Sequence[str]) -> list[TopicRow]:
+        """As `Store.listed`."""
+        await self._answer_later()
+        asked = [topic for each in topic_ids if (topic := self._topics.get(each)) is not None]
+        return [_topic_row(topic) for topic in asked if topic.listed]
+
+    async def seen(self, subject: str, topic_ids: Sequence[str]) -> dict[str, Seen]:
+        """As `Store.seen`."""
+        await self._answer_later()
+        asked = [topic for each in topic_ids if (topic := self._topics.get(each)) is not None]
+        return {topic.id: _seen(topic, subject) for topic in asked if not topic.deleted}
+
+    async def mark_read(self, subject: str, topic_id: str, seq: int) -> Seen | None:
+        """As `Store.mark_read`."""
+        topic = await self._present(topic_id)
+        if topic is None:
+            return None
+        topic.read[subject] = max(topic.read.get(subject, 0), min(seq, topic.seq))
+        return _seen(topic, subject)
+
+    async def trash(self, topic_id: str, wanted: Wanted) -> TrashEntry | None:
+        """As `Store.trash`."""
+        topic = await self._present(topic_id)
+        for seq, buried in sorted(topic.trash.items(), reverse=True) if topic else ():
+            if wanted.seq is not None:
+                found = seq == wanted.seq
+            elif wanted.by is not None:
+                found = buried.burial.by == wanted.by
+            else:
+                found = wanted.message_id in buried.nodes
+            if found:
+                only = None if wanted.whole else wanted.message_id
+                return _entry(buried, only)
+        return None
+
+    async def trash_page(
+        self, topic_id: str, *, cursor: str | None, limit: int
+    ) -> tuple[list[TrashRow], str | None]:
+        """As `Store.trash_page`."""
+        after = None if cursor is None else trash_position_of(cursor)
+        topic = await self._present(topic_id)
+        rows = [
+            TrashRow(
+                seq=seq,
+                op=buried.burial.op,
+                by=buried.burial.by,
+                at=buried.burial.at,
+                node=replace(node, data=UNSET),
+            )
+            for seq, buried in (topic.trash if topic else {}).items()
+            for node in buried.nodes.values()
+        ]
+        rows.sort(key=_place_in_trash)
+        if after is not None:
+            rows = [row for row in rows if _place_in_trash(row) > (-after[0], *after[1:])]
+        shown = rows[:limit]
+        more = len(rows) > limit
+        return shown, trash_cursor_of(shown[-1].seq, shown[-1].node) if more else None
 
     async def offers(self) -> list[OfferRow]:
         """As `Store.offers`."""
@@ -261,6 +355,13 @@ class MemoryStore:
             )
             if at is not None and at < before
         ]
+        late += [
+            (node.updated_at, topic.key, node.id, 0, topic.id)
+            for topic in self._topics.values()
+            for node in topic.nodes.values()
+            if node.role == "assistant" and node.status == "pending" and not topic.deleted
+            if node.id not in topic.live and node.updated_at < offered_before
+        ]
         return [Due(each[4], each[2], each[3]) for each in sorted(late)[:MOST_DUE]]
 
     async def renew(self, topic_id: str, message_id: str, epoch: int, until: int) -> None:
@@ -270,10 +371,33 @@ class MemoryStore:
         if row is not None and row.epoch == epoch and epoch > 0:
             row.lease_until = until
 
+    async def unused(self, before: int) -> list[str]:
+        """As `Store.unused`."""
+        await self._answer_later()
+        found = [
+            topic
+            for topic in self._topics.values()
+            if topic.temporary and not topic.deleted and topic.used_at < before
+        ]
+        return [topic.id for topic in sorted(found, key=attrgetter("used_at"))][:MOST_UNUSED]
+
+    async def used(self, topic_ids: Sequence[str], now: int) -> None:
+        """As `Store.used`."""
+        await self._answer_later()
+        for each in topic_ids:
+            if (topic := self._topics.get(each)) is not None:
+                topic.used_at = max(topic.used_at, now)
+
     async def prune(self, now: int) -> bool:
         """As `Store.prune`."""
         await self._answer_later()
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
+            at = topic.deleted_at
+            if at is not None and (topic.temporary or at < now - TOPIC_AGE):
+                del self._topics[topic.id]
+            for seq, buried in list(topic.trash.items()):
+                if buried.burial.at < now - TRASH_AGE:
+                    del topic.trash[seq]
             while topic.events and (
                 topic.events[0].at < now - EVENT_AGE
                 or topic.events[0].seq <= topic.seq - EVENTS_PER_TOPIC
@@ -326,15 +450,40 @@ def _topic_row(topic: _Topic) -> TopicRow:
     )
 
 
-def _changed(topic: _Topic, run: Run) -> dict[str, Node | None]:
+def _seen(topic: _Topic, subject: str) -> Seen:
+    read_seq = topic.read.get(subject, 0)
+    unread = [
+        node for node in topic.nodes.values() if node.version > read_seq and node.author != subject
+    ]
+    return Seen(read_seq, min(len(unread), MOST_UNREAD))
+
+
+def _entry(buried: _Buried, only: str | None) -> TrashEntry:
+    burial = buried.burial
+    return TrashEntry(
+        seq=burial.seq,
+        active_before=burial.active_before,
+        active_after=burial.active_after,
+        last_created_at=burial.last_created_at,
+        moved=dict(burial.moved),
+        nodes=[node for each, node in buried.nodes.items() if only in (None, each)],
+    )
+
+
+def _place_in_trash(row: TrashRow) -> tuple[int, int, str]:
+    return (-row.seq, row.node.created_at, row.node.id)
+
+
+def _changed(topic: _Topic, run: Run) -> tuple[dict[str, Node | None], dict[int, _Buried]]:
     """
-    Return the messages that the run changes, None where they go.
+    Return the messages that the run changes, None where they go, and the trash after it.
 
     Raises:
         Internal: If a database would refuse it.
 
     """
     changed: dict[str, Node | None] = {}
+    trash = {seq: _Buried(each.burial, dict(each.nodes)) for seq, each in topic.trash.items()}
 
     def get(message_id: str) -> Node | None:
         return changed[message_id] if message_id in changed else topic.nodes.get(message_id)
@@ -347,6 +496,11 @@ def _changed(topic: _Topic, run: Run) -> dict[str, Node | None]:
         if entry.delta is None:
             continue
         rows = {node.id: node for node in entry.nodes}
+        for seq, message_id in revived_of(entry):
+            if seq in trash:
+                trash[seq].nodes.pop(message_id, None)
+                if not trash[seq].nodes:
+                    del trash[seq]
         for put in entry.delta.put:
             node, old = rows[put.id], get(put.id)
             is_new = put.role is not UNSET
@@ -356,11 +510,23 @@ def _changed(topic: _Topic, run: Run) -> dict[str, Node | None]:
                 node = replace(node, data=old.data)
             check(node.data is not UNSET)
             changed[node.id] = node
+        if entry.delta.drop:
+            burial = entry.burial
+            check(burial is not None and burial.places.keys() == set(entry.delta.drop))
+            assert burial is not None
+            trash[burial.seq] = _Buried(burial, {})
         for message_id in entry.delta.drop:
-            check(get(message_id) is not None)
+            gone = get(message_id)
+            check(gone is not None)
+            assert gone is not None
+            assert burial is not None
+            parent_id, group = burial.places[message_id]
+            trash[burial.seq].nodes[message_id] = replace(
+                gone, parent_id=parent_id, siblings_group_id=group
+            )
             changed[message_id] = None
     check(run.active_node_id is None or get(run.active_node_id) is not None)
-    return changed
+    return changed, trash
 
 
 def _keep(topic: _Topic, run: Run, changed: dict[str, Node | None]) -> None:
@@ -385,6 +551,8 @@ def _keep(topic: _Topic, run: Run, changed: dict[str, Node | None]) -> None:
     topic.active_node_id = run.active_node_id
     topic.last_created_at = run.last_created_at
     topic.state = msgspec.json.encode(run.state)
-    topic.deleted = run.state.get("deletedAt") is not None
+    topic.deleted_at = run.state.get("deletedAt")
+    topic.temporary = "temporary" in run.state
+    topic.used_at = max(topic.used_at, run.now)
     topic.name = run.state["name"]
     topic.last_activity_at = run.state["lastActivityAt"]

@@ -12,7 +12,7 @@ from .files import APPLICATION, StoreRefused, damaged
 
 __all__ = ["HEAD", "migrate"]
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The newest revision that this version knows; `migrations` has them all."""
 
 

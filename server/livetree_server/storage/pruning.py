@@ -1,7 +1,8 @@
 """
-What has outlived its time: events and mutations.
+What has outlived its time: events and mutations here, and what `Erasing` erases.
 
-There is no index by age. Rounds go over both tables, a bounded part at each call.
+There is no index by the age of events and mutations. Rounds go over both tables, a bounded
+part at each call.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, delete, select, tuple_
 
+from .erasing import Erasing
 from .schema import mutation, topic, topic_event
 
 __all__ = ["EVENTS_PER_TOPIC", "EVENT_AGE", "MUTATION_AGE", "Pruning"]
@@ -34,19 +36,28 @@ _delete_mutation: Final = (
 
 
 class Pruning:
-    """The rounds over one database; a call is one transaction's part of them."""
+    """
+    The rounds over one database; a call is one transaction's part of them.
 
-    __slots__ = ("_after_key", "_after_mutation")
+    ``erased`` tells that content was erased of which something may stand in the log.
+
+    """
+
+    __slots__ = ("_after_key", "_after_mutation", "_erasing", "erased")
 
     def __init__(self) -> None:
         self._after_key: int | None = None
         self._after_mutation: tuple[str, str] | None = None
+        self._erasing = Erasing()
+        self.erased = False
 
     def __call__(self, tx: Connection, now: int) -> bool:
         """Remove what is too old, up to a bound, and tell whether the round goes on."""
         self._prune_events(tx, now)
         self._prune_mutations(tx, now)
-        return self._after_key is not None or self._after_mutation is not None
+        erased, more = self._erasing(tx, now)
+        self.erased = self.erased or erased
+        return more or self._after_key is not None or self._after_mutation is not None
 
     def _prune_events(self, tx: Connection, now: int) -> None:
         first = topic_event.alias()

@@ -1,7 +1,7 @@
 """
-What is read of the store; every function takes the read transaction that it works in.
+What is read of topics; every function takes the read transaction that it works in.
 
-A deleted topic is absent here: only `writing` still knows its row.
+A deleted topic is absent here, but for who asks for a deleted one.
 """
 
 from __future__ import annotations
@@ -10,37 +10,68 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from livetree.core.errors import Internal
-from sqlalchemy import Connection, Row, func, select, tuple_, union_all
+from livetree.core.tree import Place
+from sqlalchemy import (
+    Connection,
+    Row,
+    bindparam,
+    exists,
+    false,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    union_all,
+)
 
-from ..topics.ports import Due, LoadedTopic, MutationKey, OfferRow, StoredMutation, TopicRow
+from ..topics.ports import (
+    MOST_UNREAD,
+    Due,
+    LoadedTopic,
+    MutationKey,
+    OfferRow,
+    Seen,
+    StoredMutation,
+    TopicRow,
+)
 from .rows import SKELETON, cursor_of, folded, node_of, position_of, state_of
-from .schema import live, message, mutation, topic, topic_event
+from .schema import live, message, mutation, reading, topic, topic_event, trash_message
 
 __all__ = [
     "MOST_DUE",
+    "MOST_UNUSED",
     "commit_at",
     "contents",
     "deltas",
     "due",
+    "listed",
     "load",
     "lost_root",
     "mutations",
     "offers",
+    "seen",
     "topics",
+    "unused",
 ]
 
 MOST_DUE: Final = 1_000
 """The most that `due` returns."""
+MOST_UNUSED: Final = 1_000
+"""The most that `unused` returns."""
 
 _AT_ONCE: Final = 500  # ids in one statement; a database has a limit, and it is higher
 _Item = TypeVar("_Item")
 _present = topic.c.deleted_at.is_(None)
+_listed = _present & (topic.c.temporary == false())
+_temporary = topic.c.temporary == true()
 _skeleton = [message.c[name] for name in SKELETON]
 
 
-def load(tx: Connection, topic_id: str) -> LoadedTopic | None:
+def load(tx: Connection, topic_id: str, deleted: bool = False) -> LoadedTopic | None:
     """As `Store.load`."""
-    head = tx.execute(select(topic).where(topic.c.id == topic_id, _present)).one_or_none()
+    asked = topic.c.deleted_at.is_not(None) & ~_temporary if deleted else _present
+    head = tx.execute(select(topic).where(topic.c.id == topic_id, asked)).one_or_none()
     if head is None:
         return None
     rows = tx.execute(select(*_skeleton).where(message.c.topic_key == head.key)).all()
@@ -63,12 +94,19 @@ def load(tx: Connection, topic_id: str) -> LoadedTopic | None:
         commit=head.commit_id,
         digest=head.digest,
         active_node_id=head.active_node_id,
-        state=state_of(head.name, head.metadata, head.last_activity_at, head.other_state, epochs),
+        state=state_of(head, epochs),
         last_created_at=head.last_created_at,
         created_at=head.created_at,
         nodes=nodes,
         leases=leases,
+        graves=_graves(tx, head.key),
     )
+
+
+def _graves(tx: Connection, topic_key: int) -> dict[str, Place]:
+    columns = trash_message.c.id, trash_message.c.parent_id, trash_message.c.siblings_group_id
+    rows = tx.execute(select(*columns).where(trash_message.c.topic_key == topic_key))
+    return {message_id: Place(parent_id, group) for message_id, parent_id, group in rows}
 
 
 def lost_root(topic_id: str) -> Internal:
@@ -143,13 +181,13 @@ def topics(
 ) -> tuple[list[TopicRow], str | None]:
     """As `Store.topics`."""
     place = topic.c.last_activity_at, topic.c.key
-    listed = select(topic).where(_present)
+    asked = select(topic).where(_listed)
     if cursor is not None:
-        listed = listed.where(tuple_(*place) < position_of(cursor))
+        asked = asked.where(tuple_(*place) < position_of(cursor))
     if name:
-        listed = listed.where(func.instr(topic.c.name_folded, folded(name)) > 0)
+        asked = asked.where(func.instr(topic.c.name_folded, folded(name)) > 0)
     latest_first = (column.desc() for column in place)
-    rows = tx.execute(listed.order_by(*latest_first).limit(limit + 1)).all()
+    rows = tx.execute(asked.order_by(*latest_first).limit(limit + 1)).all()
     shown = rows[:limit]
     more = len(rows) > limit
     return (
@@ -158,8 +196,18 @@ def topics(
     )
 
 
+def listed(tx: Connection, topic_ids: Sequence[str]) -> list[TopicRow]:
+    """As `Store.listed`."""
+    asked = select(topic).where(_listed)
+    return [
+        _topic_row(row)
+        for some in _slices(topic_ids)
+        for row in tx.execute(asked.where(topic.c.id.in_(some)))
+    ]
+
+
 def _topic_row(row: Row[Any]) -> TopicRow:
-    state = state_of(row.name, row.metadata, row.last_activity_at, row.other_state, {})
+    state = state_of(row, {})
     return TopicRow(
         topic_id=row.id,
         root_id=row.root_id,
@@ -171,6 +219,38 @@ def _topic_row(row: Row[Any]) -> TopicRow:
         created_at=row.created_at,
         last_activity_at=row.last_activity_at,
     )
+
+
+_unread = (
+    select(literal_column("1"))
+    .where(message.c.topic_key == bindparam("of_topic"))
+    .where(message.c.version > bindparam("after"))
+    .where(message.c.parent_id.is_not(None))
+    .where(message.c.author.is_distinct_from(bindparam("by")))
+    .limit(MOST_UNREAD)
+    .subquery("unread")
+)
+_count_unread = select(func.count()).select_from(_unread)
+
+
+def seen(tx: Connection, subject: str, topic_ids: Sequence[str]) -> dict[str, Seen]:
+    """As `Store.seen`."""
+    its_own = (reading.c.topic_key == topic.c.key) & (reading.c.subject == subject)
+    asked = (
+        select(topic.c.id, topic.c.key, topic.c.seq, reading.c.seq)
+        .join(reading, its_own, isouter=True)
+        .where(_present)
+    )
+    found: dict[str, Seen] = {}
+    for some in _slices(topic_ids):
+        for topic_id, key, seq, read in tx.execute(asked.where(topic.c.id.in_(some))).all():
+            read_seq = read or 0
+            unread = 0
+            if seq > read_seq:  # else nothing is newer, and nothing has to be looked at
+                of_topic = {"of_topic": key, "after": read_seq, "by": subject}
+                unread = tx.scalar(_count_unread, of_topic) or 0
+            found[topic_id] = Seen(read_seq, unread)
+    return found
 
 
 def offers(tx: Connection) -> list[OfferRow]:
@@ -185,23 +265,46 @@ def offers(tx: Connection) -> list[OfferRow]:
     return [OfferRow(topic_id, message_id, model) for topic_id, message_id, model in rows]
 
 
+# In these very words, or the index of such rows isn't used.
+_pending = (
+    message.c.role == literal_column("'assistant'"),
+    message.c.status == literal_column("'pending'"),
+)
 _its_message = (message.c.topic_key == live.c.topic_key) & (message.c.id == live.c.message_id)
 
 
 def due(tx: Connection, lease_before: int, offered_before: int) -> list[Due]:
     """As `Store.due`."""
     columns = live.c.topic_key, live.c.message_id, live.c.epoch
+    neither = ~exists().where(_its_message)
     late = union_all(
         select(*columns, live.c.lease_until.label("at")).where(live.c.lease_until < lease_before),
         select(*columns, live.c.offered_at.label("at")).where(live.c.offered_at < offered_before),
+        select(
+            message.c.topic_key,
+            message.c.id.label("message_id"),
+            literal_column("0").label("epoch"),
+            message.c.updated_at.label("at"),
+        ).where(*_pending, message.c.updated_at < offered_before, neither),
     ).subquery("late")
     rows = tx.execute(
         select(topic.c.id, late.c.message_id, late.c.epoch)
-        .join(topic, topic.c.key == late.c.topic_key)
+        .join(topic, (topic.c.key == late.c.topic_key) & _present)
         .order_by(late.c.at, late.c.topic_key, late.c.message_id)
         .limit(MOST_DUE)
     )
     return [Due(topic_id, message_id, epoch) for topic_id, message_id, epoch in rows]
+
+
+def unused(tx: Connection, before: int) -> list[str]:
+    """As `Store.unused`."""
+    rows = tx.execute(
+        select(topic.c.id)
+        .where(_temporary, _present, topic.c.used_at < before)
+        .order_by(topic.c.used_at)
+        .limit(MOST_UNUSED)
+    )
+    return [topic_id for (topic_id,) in rows]
 
 
 def _slices(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

@@ -28,11 +28,24 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    false,
+    text,
+    true,
 )
 
 from .triggers import SQLITE
 
-__all__ = ["live", "message", "metadata", "mutation", "topic", "topic_event"]
+__all__ = [
+    "live",
+    "message",
+    "metadata",
+    "mutation",
+    "reading",
+    "topic",
+    "topic_event",
+    "trash",
+    "trash_message",
+]
 
 metadata: Final = MetaData()
 
@@ -60,6 +73,8 @@ topic: Final = Table(
     Column("name_folded", _text, nullable=False),  # what a filter is compared with
     Column("metadata", _text, nullable=False),
     Column("other_state", _text, nullable=False),  # the keys that no column and no table has
+    Column("temporary", _flag, nullable=False, server_default=text("0")),
+    Column("used_at", _whole, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("key", name="topic_pk"),
     UniqueConstraint("id", name="topic_id"),
     CheckConstraint("seq >= 0", name="topic_seq"),
@@ -70,8 +85,21 @@ Index(
     "topic_activity",
     topic.c.last_activity_at,
     topic.c.key,
-    sqlite_where=topic.c.deleted_at.is_(None),
-    postgresql_where=topic.c.deleted_at.is_(None),
+    sqlite_where=topic.c.deleted_at.is_(None) & (topic.c.temporary == false()),
+    postgresql_where=topic.c.deleted_at.is_(None) & (topic.c.temporary == false()),
+)
+Index(
+    "topic_deleted",
+    topic.c.deleted_at,
+    sqlite_where=topic.c.deleted_at.is_not(None) & (topic.c.temporary == false()),
+    postgresql_where=topic.c.deleted_at.is_not(None) & (topic.c.temporary == false()),
+)
+Index(
+    "topic_temporary",
+    topic.c.deleted_at,
+    topic.c.used_at,
+    sqlite_where=topic.c.temporary == true(),
+    postgresql_where=topic.c.temporary == true(),
 )
 
 message: Final = Table(
@@ -120,6 +148,93 @@ Index(
     sqlite_where=message.c.parent_id.is_(None),
     postgresql_where=message.c.parent_id.is_(None),
 )
+_unwritten = text("role = 'assistant' AND status = 'pending'")
+Index(
+    "message_pending",
+    message.c.updated_at,
+    sqlite_where=_unwritten,
+    postgresql_where=_unwritten,
+)
+
+# What one commit deleted. It has rows, or it isn't there.
+trash: Final = Table(
+    "trash",
+    metadata,
+    Column("topic_key", _whole, nullable=False),
+    Column("seq", _whole, nullable=False),
+    Column("op", _text, nullable=False),
+    Column("by", _text),
+    Column("at", _whole, nullable=False),
+    Column("active_before", _text),
+    Column("active_after", _text),
+    Column("last_created_at", _whole, nullable=False),
+    Column("moved", _text, nullable=False),
+    PrimaryKeyConstraint("topic_key", "seq", name="trash_pk"),
+    ForeignKeyConstraint(["topic_key"], ["topic.key"], name="trash_topic", ondelete="CASCADE"),
+    CheckConstraint("seq > 0", name="trash_seq"),
+    sqlite_strict=True,
+)
+Index("trash_by", trash.c.topic_key, trash.c.by, trash.c.seq)
+Index("trash_at", trash.c.at)
+
+# As in `message`, with the parent and the group that each had; a parent may be anywhere.
+trash_message: Final = Table(
+    "trash_message",
+    metadata,
+    Column("topic_key", _whole, nullable=False),
+    Column("id", _text, nullable=False),
+    Column("entry_seq", _whole, nullable=False),
+    Column("parent_id", _text, nullable=False),
+    Column("role", _text, nullable=False),
+    Column("status", _text, nullable=False),
+    Column("siblings_group_id", _whole, nullable=False),
+    Column("preview", _text, nullable=False),
+    Column("empty", _flag, nullable=False),
+    Column("decisions", _text),
+    Column("model_id", _text),
+    Column("author", _text),
+    Column("stats", _text),
+    Column("timing", _text),
+    Column("context", _text),
+    Column("version", _whole, nullable=False),
+    Column("created_at", _whole, nullable=False),
+    Column("updated_at", _whole, nullable=False),
+    Column("data", _text, nullable=False),
+    PrimaryKeyConstraint("topic_key", "id", name="trash_message_pk"),
+    ForeignKeyConstraint(
+        ["topic_key", "entry_seq"],
+        ["trash.topic_key", "trash.seq"],
+        name="trash_message_entry",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("role IN ('user', 'assistant', 'system', 'tool')", name="trash_message_role"),
+    CheckConstraint(
+        "status IN ('pending', 'success', 'error', 'paused')", name="trash_message_status"
+    ),
+    CheckConstraint("siblings_group_id >= 0", name="trash_message_group"),
+    sqlite_strict=True,
+)
+Index(
+    "trash_message_entries",
+    trash_message.c.topic_key,
+    trash_message.c.entry_seq,
+    trash_message.c.created_at,
+    trash_message.c.id,
+)
+
+# How far each subject has read.
+reading: Final = Table(
+    "reading",
+    metadata,
+    Column("subject", _text, nullable=False),
+    Column("topic_key", _whole, nullable=False),
+    Column("seq", _whole, nullable=False),
+    PrimaryKeyConstraint("subject", "topic_key", name="reading_pk"),
+    ForeignKeyConstraint(["topic_key"], ["topic.key"], name="reading_topic", ondelete="CASCADE"),
+    CheckConstraint("seq >= 0", name="reading_seq"),
+    sqlite_strict=True,
+)
+Index("reading_topics", reading.c.topic_key)
 
 topic_event: Final = Table(
     "event",

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from filelock import FileLock
 from livetree.core.errors import Busy
+from livetree.core.trash import TrashEntry, Wanted
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,16 +22,19 @@ from ..topics.ports import (
     MutationKey,
     OfferRow,
     Run,
+    Seen,
     StoredMutation,
     StoreError,
     TopicRow,
+    TrashRow,
 )
-from . import reading
+from . import reading, trash
+from .checkpoints import empty_log
 from .files import StoreRefused, hold, inspect
 from .migrate import migrate
 from .pruning import Pruning
 from .writer import Writer, reason
-from .writing import Renewal
+from .writing import Mark, Renewal, Use
 
 __all__ = ["SqliteStore"]
 
@@ -44,6 +48,7 @@ _PRAGMAS: Final = (
     "journal_mode = WAL",
     "synchronous = FULL",  # a commit that was answered survives a power cut
     "foreign_keys = ON",
+    "secure_delete = ON",  # what is deleted is overwritten
     "cache_size = -16000",  # KiB
     "wal_autocheckpoint = 4000",  # pages; a bound: `Checkpoints` comes before it
 )
@@ -121,9 +126,9 @@ class SqliteStore:
         """As `Store.commit`."""
         await self._writer.write(run)
 
-    async def load(self, topic_id: str) -> LoadedTopic | None:
+    async def load(self, topic_id: str, *, deleted: bool = False) -> LoadedTopic | None:
         """As `Store.load`."""
-        return await self._read(reading.load, topic_id)
+        return await self._read(reading.load, topic_id, deleted)
 
     async def contents(self, topic_id: str, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         """As `Store.contents`."""
@@ -147,6 +152,31 @@ class SqliteStore:
         """As `Store.topics`."""
         return await self._read(reading.topics, cursor, limit, name)
 
+    async def listed(self, topic_ids: Sequence[str]) -> list[TopicRow]:
+        """As `Store.listed`."""
+        return await self._read(reading.listed, topic_ids)
+
+    async def seen(self, subject: str, topic_ids: Sequence[str]) -> dict[str, Seen]:
+        """As `Store.seen`."""
+        return await self._read(reading.seen, subject, topic_ids)
+
+    async def mark_read(self, subject: str, topic_id: str, seq: int) -> Seen | None:
+        """As `Store.mark_read`."""
+        if await self._writer.write(Mark(subject, topic_id, seq)) is None:
+            return None
+        # Counted beside the writer: it may take a look at the whole topic.
+        return (await self.seen(subject, [topic_id])).get(topic_id)
+
+    async def trash(self, topic_id: str, wanted: Wanted) -> TrashEntry | None:
+        """As `Store.trash`."""
+        return await self._read(trash.entry, topic_id, wanted)
+
+    async def trash_page(
+        self, topic_id: str, *, cursor: str | None, limit: int
+    ) -> tuple[list[TrashRow], str | None]:
+        """As `Store.trash_page`."""
+        return await self._read(trash.page, topic_id, cursor, limit)
+
     async def offers(self) -> list[OfferRow]:
         """As `Store.offers`."""
         return await self._read(reading.offers)
@@ -159,10 +189,28 @@ class SqliteStore:
         """As `Store.renew`."""
         await self._writer.write(Renewal(topic_id, message_id, epoch, until))
 
+    async def unused(self, before: int) -> list[str]:
+        """As `Store.unused`."""
+        return await self._read(reading.unused, before)
+
+    async def used(self, topic_ids: Sequence[str], now: int) -> None:
+        """As `Store.used`."""
+        await self._writer.write(Use(list(topic_ids), now))
+
     async def prune(self, now: int) -> bool:
         """As `Store.prune`."""
         more: bool = await self._writer.write(lambda tx: self._pruning(tx, now))
-        return more
+        if more or not self._pruning.erased:
+            return more
+        # What is overwritten in the file stands in its log as it was.
+        self._pruning.erased = False
+        try:
+            emptied = await self._in_a_thread(lambda: empty_log(self._writing))
+        except SQLAlchemyError as error:
+            self._pruning.erased = True
+            raise StoreError(f"the log can't be emptied: {reason(error)}") from error
+        self._pruning.erased = self._pruning.erased or not emptied
+        return self._pruning.erased
 
     async def close(self) -> None:
         """As `Store.close`; may be called again."""
@@ -196,16 +244,19 @@ class SqliteStore:
                 return function(tx, *args, **kwargs)
 
         try:
-            answer = asyncio.get_running_loop().run_in_executor(self._readers, read)
+            return await self._in_a_thread(read)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the database can't be read: {reason(error)}") from error
+
+    async def _in_a_thread(self, function: Callable[[], Answer]) -> Answer:
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._readers, function)
         except RuntimeError:
             raise StoreError("the store is closed") from None
         # Counted until the thread is done, whether or not its caller still waits.
         self._reads += 1
         answer.add_done_callback(self._read_is_done)
-        try:
-            return await answer
-        except SQLAlchemyError as error:
-            raise StoreError(f"the database can't be read: {reason(error)}") from error
+        return await answer
 
     def _read_is_done(self, _: object) -> None:
         self._reads -= 1

@@ -24,13 +24,16 @@ from sqlalchemy import (
     bindparam,
     column,
     delete,
+    exists,
+    func,
     insert,
     select,
     update,
     values,
 )
 
-from .schema import live, message, mutation, topic, topic_event
+from .rows import TOPIC_STATE
+from .schema import live, message, mutation, topic, topic_event, trash, trash_message
 
 __all__ = ["Lookup", "Statement", "Statements"]
 
@@ -67,11 +70,16 @@ class Statement:
         """
         if not rows:
             return
-        with closing(tx.connection.cursor()) as cursor:
-            cursor.executemany(self._text, rows)
-            touched = cursor.rowcount
+        touched = self.any(tx, rows)
         if touched != len(rows):
             raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
+
+    def any(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Run it once for each of the rows, and return how many rows of the database it touched."""
+        with closing(tx.connection.cursor()) as cursor:
+            cursor.executemany(self._text, rows)
+            touched: int = cursor.rowcount
+        return touched
 
     def __repr__(self) -> str:
         return f"<Statement {self._text}>"
@@ -122,7 +130,6 @@ class Lookup:
 
 
 _AT_ONCE: Final = 512
-_TOPIC_STATE: Final = ("deleted_at", "name", "name_folded", "metadata", "other_state")
 
 
 class Statements:
@@ -139,18 +146,23 @@ class Statements:
         self.find_mutations = Lookup(dialect, _stored_mutations)
 
         times = ("last_activity_at", "last_created_at")
-        born = ("id", "root_id", "seq", "commit_id", "digest", *times, "created_at", *_TOPIC_STATE)
+        born = ("id", "root_id", "seq", "commit_id", "digest", *times, "created_at", *TOPIC_STATE)
         self.insert_topic = made(insert(topic).values(**named(*born)), *born)
 
         moves = ("seq", "commit_id", "digest", "active_node_id", *times)
         at_base = (topic.c.key == bindparam("topic_key")) & (topic.c.seq == bindparam("base"))
+        used_at = func.max(topic.c.used_at, bindparam("now"))
         self.advance_topic = made(
-            update(topic).where(at_base).values(**named(*moves)), *moves, "topic_key", "base"
+            update(topic).where(at_base).values(**named(*moves), used_at=used_at),
+            *moves,
+            "now",
+            "topic_key",
+            "base",
         )
         this_topic = topic.c.key == bindparam("topic_key")
         self.restate_topic = made(
-            update(topic).where(this_topic).values(**named(*_TOPIC_STATE)),
-            *_TOPIC_STATE,
+            update(topic).where(this_topic).values(**named(*TOPIC_STATE)),
+            *TOPIC_STATE,
             "topic_key",
         )
 
@@ -169,6 +181,7 @@ class Statements:
             "siblings_group_id",
             "decisions",
             "model_id",
+            "author",
             "stats",
             "timing",
             "context",
@@ -177,6 +190,41 @@ class Statements:
         )
         self.rewrite_message = changing("preview", "empty", "data")
         self.delete_message = made(delete(message).where(this_message), "of_topic", "this_id")
+
+        self.insert_trash = made(insert(trash), *trash.c.keys())
+        # What the database has, it moves itself: content takes no way round.
+        buried = {
+            each.name: bindparam(each.name) if each.name in _BURIED else message.c[each.name]
+            for each in trash_message.c
+        }
+        self.bury_message = made(
+            insert(trash_message).from_select(
+                list(buried), select(*buried.values()).where(this_message)
+            ),
+            *_BURIED,
+            "of_topic",
+            "this_id",
+        )
+        self.revive_message = made(
+            delete(trash_message)
+            .where(trash_message.c.topic_key == bindparam("of_topic"))
+            .where(trash_message.c.id == bindparam("this_id"))
+            .where(trash_message.c.entry_seq == bindparam("of_entry")),
+            "of_topic",
+            "this_id",
+            "of_entry",
+        )
+        its_rows = (trash_message.c.topic_key == trash.c.topic_key) & (
+            trash_message.c.entry_seq == trash.c.seq
+        )
+        self.delete_empty_trash = made(
+            delete(trash)
+            .where(trash.c.topic_key == bindparam("of_topic"))
+            .where(trash.c.seq == bindparam("this_seq"))
+            .where(~exists().where(its_rows)),
+            "of_topic",
+            "this_seq",
+        )
 
         self.insert_event = made(insert(topic_event), *topic_event.c.keys())
         self.insert_mutation = made(insert(mutation), *mutation.c.keys())
@@ -188,9 +236,12 @@ class Statements:
         self.delete_live = made(delete(live).where(this_live), "of_topic", "this_id")
 
 
+_BURIED: Final = ("entry_seq", "parent_id", "siblings_group_id")
+
+
 def _topics_to_lock(keys: Sequence[tuple[str, ...]]) -> Select[Any]:
     return (
-        select(topic.c.id, topic.c.key, topic.c.seq, topic.c.deleted_at)
+        select(topic.c.id, topic.c.key, topic.c.seq, topic.c.deleted_at, topic.c.temporary)
         .where(topic.c.id.in_([topic_id for (topic_id,) in keys]))
         .order_by(topic.c.key)
         .with_for_update()

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from ..topics.ports import Run, StoreError
 from .checkpoints import Checkpoints
 from .statements import Statements
-from .writing import Renewal, renew, write_runs
+from .writing import Note, note, write_runs
 
 __all__ = ["Chore", "Writer", "reason"]
 
@@ -35,7 +35,7 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    work: Run | Renewal | Chore
+    work: Run | Note | Chore
     answer: asyncio.Future[Any]
 
     @property
@@ -76,7 +76,7 @@ class Writer:
         self._thread = Thread(target=self._work, name="livetree-writer", daemon=True)
         self._thread.start()
 
-    async def write(self, work: Run | Renewal | Chore) -> Any:
+    async def write(self, work: Run | Note | Chore) -> Any:
         """
         Have it written, and wait until it is durable.
 
@@ -124,8 +124,8 @@ class Writer:
         more = True
         while more:
             group, more = self._next_group()
-            runs = [each for each in group if isinstance(each.work, Run | Renewal)]
-            chores = [each for each in group if not isinstance(each.work, Run | Renewal)]
+            runs = [each for each in group if isinstance(each.work, Run | Note)]
+            chores = [each for each in group if not isinstance(each.work, Run | Note)]
             for together in (runs, *([chore] for chore in chores)):
                 self._attend(together)
         self._disconnect()
@@ -220,13 +220,12 @@ class Writer:
     def _do(self, tx: Connection, group: Sequence[_Waiting]) -> list[_Outcome]:
         runs = [each.work for each in group if isinstance(each.work, Run)]
         written = iter(write_runs(tx, self._statements, runs) if runs else ())
-        renew(tx, (each.work for each in group if isinstance(each.work, Renewal)))
         outcomes: list[_Outcome] = []
         for each in group:
             if isinstance(each.work, Run):
                 outcomes.append(next(written))
-            elif isinstance(each.work, Renewal):
-                outcomes.append(None)
+            elif isinstance(each.work, Note):
+                outcomes.append(note(tx, each.work))
             else:
                 outcomes.append(each.work(tx))
         return outcomes

@@ -6,14 +6,14 @@ Every function here takes the transaction it works in, and none of them commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from livetree.core.protocol import Node
 from msgspec import Struct
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, insert, select, true, update
 
 from ..topics.ports import MutationKey, MutationTaken, Run, SeqTaken
 from .changes import (
@@ -22,16 +22,19 @@ from .changes import (
     is_birth,
     keys_of,
     live_change,
+    may_restore,
     steps_of,
     touches_live,
 )
-from .rows import message_row, root_row, state_row, text_of
-from .schema import live, topic
+from .rows import entry_row, message_row, root_row, state_row, text_of
+from .schema import live, reading, topic
 from .statements import Statements
 
-__all__ = ["Refusal", "Renewal", "renew", "write_runs"]
+__all__ = ["Mark", "Note", "Refusal", "Renewal", "Use", "note", "write_runs"]
 
 Refusal = MutationTaken | SeqTaken
+
+_AT_ONCE: Final = 500  # ids in one statement
 
 
 class Renewal(Struct, frozen=True):
@@ -43,11 +46,31 @@ class Renewal(Struct, frozen=True):
     until: int
 
 
+class Mark(Struct, frozen=True):
+    """A subject's read position; noted as the position that it has then, None of no topic."""
+
+    subject: str
+    topic_id: str
+    seq: int
+
+
+class Use(Struct, frozen=True):
+    """That topics are open at a time."""
+
+    topic_ids: Sequence[str]
+    now: int
+
+
+Note: TypeAlias = Renewal | Mark | Use
+"""What is noted beside the tree, without a commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Head:
     key: int
     seq: int
     deleted: bool
+    temporary: bool
 
 
 def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> list[Refusal | None]:
@@ -62,8 +85,8 @@ def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> l
 
     """
     heads = {
-        topic_id: _Head(key, seq, deleted_at is not None)
-        for topic_id, key, seq, deleted_at in statements.lock_topics.rows(
+        topic_id: _Head(key, seq, deleted_at is not None, bool(temporary))
+        for topic_id, key, seq, deleted_at, temporary in statements.lock_topics.rows(
             tx, [*{(run.topic_id,) for run in runs}]
         )
     }
@@ -81,18 +104,60 @@ def write_runs(tx: Connection, statements: Statements, runs: Sequence[Run]) -> l
     return refusals
 
 
-def renew(tx: Connection, renewals: Iterable[Renewal]) -> None:
-    """Move the ends of leases; one whose epoch isn't the current one is left alone."""
-    for renewal in renewals:
-        if renewal.epoch < 1:
-            continue
-        key = select(topic.c.key).where(topic.c.id == renewal.topic_id).scalar_subquery()
+def note(tx: Connection, what: Note) -> int | None:
+    """Write it; returns the read position that a `Mark` leads to, None if it has no topic."""
+    match what:
+        case Renewal():
+            _renew(tx, what)
+        case Mark():
+            return _mark(tx, what)
+        case Use():
+            _use(tx, what)
+    return None
+
+
+def _renew(tx: Connection, renewal: Renewal) -> None:
+    """Move the end of a lease; one whose epoch isn't the current one is left alone."""
+    if renewal.epoch < 1:
+        return
+    key = select(topic.c.key).where(topic.c.id == renewal.topic_id).scalar_subquery()
+    tx.execute(
+        update(live)
+        .where(live.c.topic_key == key)
+        .where(live.c.message_id == renewal.message_id)
+        .where(live.c.epoch == renewal.epoch)
+        .values(lease_until=renewal.until)
+    )
+
+
+def _mark(tx: Connection, mark: Mark) -> int | None:
+    present = topic.c.deleted_at.is_(None)
+    head = tx.execute(
+        select(topic.c.key, topic.c.seq).where(topic.c.id == mark.topic_id, present)
+    ).one_or_none()
+    if head is None:
+        return None
+    key, seq = head
+    position: int = max(0, min(mark.seq, seq))
+    of_subject = (reading.c.subject == mark.subject) & (reading.c.topic_key == key)
+    known: int | None = tx.scalar(select(reading.c.seq).where(of_subject))
+    if known is not None and known >= position:
+        return known
+    if known is None:
+        tx.execute(insert(reading).values(subject=mark.subject, topic_key=key, seq=position))
+    else:
+        tx.execute(update(reading).where(of_subject).values(seq=position))
+    return position
+
+
+def _use(tx: Connection, use: Use) -> None:
+    # Of other topics nobody asks when they were used.
+    temporary = topic.c.temporary == true()
+    for start in range(0, len(use.topic_ids), _AT_ONCE):
         tx.execute(
-            update(live)
-            .where(live.c.topic_key == key)
-            .where(live.c.message_id == renewal.message_id)
-            .where(live.c.epoch == renewal.epoch)
-            .values(lease_until=renewal.until)
+            update(topic)
+            .where(topic.c.id.in_(use.topic_ids[start : start + _AT_ONCE]), temporary)
+            .values(used_at=func.max(topic.c.used_at, use.now))
         )
 
 
@@ -102,17 +167,20 @@ def _judge(
     """Say for each run why it is refused, where each kept one changes what the next one meets."""
     refusals: list[Refusal | None] = []
     taken = set(stored)
-    now = {topic_id: (head.seq, head.deleted) for topic_id, head in heads.items()}
+    now = {topic_id: (head.seq, head.deleted, head.temporary) for topic_id, head in heads.items()}
     for run in runs:
         keys = keys_of(run)
         if repeated := [key for key in keys if key in taken]:
             refusals.append(MutationTaken(repeated))
-        elif now.get(run.topic_id, (0, False)) != (run.base_seq, False):
+            continue
+        seq, deleted, temporary = now.get(run.topic_id, (0, False, False))
+        # A temporary topic is being erased once it is deleted.
+        if seq != run.base_seq or (deleted and (temporary or not may_restore(run))):
             refusals.append(SeqTaken())
-        else:
-            refusals.append(None)
-            taken.update(keys)
-            now[run.topic_id] = (run.seq, run.state.get("deletedAt") is not None)
+            continue
+        refusals.append(None)
+        taken.update(keys)
+        now[run.topic_id] = (run.seq, "deletedAt" in run.state, "temporary" in run.state)
     return refusals
 
 
@@ -166,6 +234,7 @@ def _write_messages(tx: Connection, statements: Statements, topics: dict[int, li
 
 
 def _write_steps(tx: Connection, statements: Statements, steps: Sequence[tuple[int, Step]]) -> None:
+    _revive(tx, statements, steps)
     statements.insert_message.each(
         tx, [message_row(key, node) for key, step in steps for node in step.new]
     )
@@ -184,8 +253,31 @@ def _write_steps(tx: Connection, statements: Statements, steps: Sequence[tuple[i
             for node in step.rewritten.values()
         ],
     )
+    _bury(tx, statements, steps)
     statements.delete_message.each(
         tx, [(key, message_id) for key, step in steps for message_id in step.gone]
+    )
+
+
+def _revive(tx: Connection, statements: Statements, steps: Sequence[tuple[int, Step]]) -> None:
+    rows = [(key, each, seq) for key, step in steps for seq, each in step.revived]
+    if not rows:
+        return
+    # One may have outlived its time since the plan read it; the delta has it all the same.
+    statements.revive_message.any(tx, rows)
+    statements.delete_empty_trash.any(tx, [*{(key, seq): None for key, _, seq in rows}])
+
+
+def _bury(tx: Connection, statements: Statements, steps: Sequence[tuple[int, Step]]) -> None:
+    burials = [(key, step.burial) for key, step in steps if step.burial is not None]
+    statements.insert_trash.each(tx, [entry_row(key, burial) for key, burial in burials])
+    statements.bury_message.each(
+        tx,
+        [
+            (burial.seq, place.parent_id, place.group, key, message_id)
+            for key, burial in burials
+            for message_id, place in burial.places.items()
+        ],
     )
 
 
@@ -195,6 +287,7 @@ def _changed_row(topic_key: int, node: Node) -> tuple[Any, ...]:
         node.siblings_group_id,
         text_of(node.decisions),
         node.model_id,
+        node.author,
         text_of(node.stats),
         text_of(node.timing),
         text_of(node.context),
@@ -216,6 +309,7 @@ def _advance_topics(tx: Connection, statements: Statements, topics: dict[int, li
                 runs[-1].active_node_id,
                 runs[-1].state["lastActivityAt"],
                 runs[-1].last_created_at,
+                runs[-1].now,
                 key,
                 runs[0].base_seq,
             )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from livetree.core.protocol import Delta, Node
-from livetree.core.tree import Tree
+from livetree.core.trash import Burial, Revival, TrashEntry, Wanted
+from livetree.core.tree import Place, Tree
 from msgspec import Struct
 
 __all__ = [
+    "MOST_UNREAD",
     "Due",
     "Entry",
     "Fanout",
@@ -18,13 +20,18 @@ __all__ = [
     "MutationTaken",
     "OfferRow",
     "Run",
+    "Seen",
     "SeqTaken",
     "Store",
     "StoreError",
     "StoredMutation",
     "Subscriber",
     "TopicRow",
+    "TrashRow",
 ]
+
+MOST_UNREAD: Final = 1_000
+"""The most unread messages that are counted."""
 
 
 class SeqTaken(Exception):
@@ -69,6 +76,9 @@ class Entry(Struct, frozen=True, kw_only=True):
             for changed rows whose data did not change and isn't in memory).
         key: The mutation id, if the client gave one.
         mutation: What to store under the key.
+        burial: The trash entry of the rows that the delta drops. They go into it as they
+            are stored, but with the parent and group that it names.
+        revivals: The rows that leave the trash (the delta puts them).
 
     """
 
@@ -77,6 +87,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     nodes: list[Node]
     key: MutationKey | None
     mutation: StoredMutation | None
+    burial: Burial | None = None
+    revivals: list[Revival] = []
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -86,7 +98,8 @@ class Run(Struct, frozen=True, kw_only=True):
     Attributes:
         topic_id: The topic.
         root_id: Its virtual root; the run whose first delta has `seq` 1 makes both.
-        base_seq: The `seq` that the first delta follows: the compare-and-set.
+        base_seq: The `seq` that the first delta follows: the compare-and-set. A deleted
+            topic takes only a run whose first delta takes ``deletedAt`` out of its state.
         entries: At least one.
         active_node_id, state, last_created_at, seq, commit, digest: The topic after the run.
         leases: For each live reply claimed in this run, when its lease ends (ms).
@@ -109,7 +122,12 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class LoadedTopic(Struct, frozen=True, kw_only=True):
-    """A topic as stored: every message without ``data`` (with ``preview`` and ``empty``)."""
+    """
+    A topic as stored: every message without ``data`` (with ``preview`` and ``empty``).
+
+    ``graves`` says where each message hung that is in its trash.
+
+    """
 
     topic_id: str
     root_id: str
@@ -122,6 +140,7 @@ class LoadedTopic(Struct, frozen=True, kw_only=True):
     created_at: int
     nodes: list[Node]
     leases: dict[str, int]
+    graves: dict[str, Place] = {}
 
     def tree(self) -> Tree:
         """Return the topic's tree; all content is cold."""
@@ -134,6 +153,7 @@ class LoadedTopic(Struct, frozen=True, kw_only=True):
             state=self.state,
             nodes=self.nodes,
             last_created_at=self.last_created_at,
+            graves=self.graves,
         )
 
 
@@ -151,6 +171,29 @@ class TopicRow(Struct, frozen=True, kw_only=True):
     last_activity_at: int
 
 
+class Seen(Struct, frozen=True):
+    """
+    How far a subject has read a topic.
+
+    ``unread`` counts the messages with a version above ``read_seq``, but those that have
+    the subject as their author; at most `MOST_UNREAD`.
+
+    """
+
+    read_seq: int
+    unread: int
+
+
+class TrashRow(Struct, frozen=True, kw_only=True):
+    """A deleted message, without ``data``, and the entry that has it."""
+
+    seq: int
+    op: str
+    by: str | None
+    at: int
+    node: Node
+
+
 class OfferRow(Struct, frozen=True):
     """A reply that waits for a worker."""
 
@@ -160,7 +203,10 @@ class OfferRow(Struct, frozen=True):
 
 
 class Due(Struct, frozen=True):
-    """Something whose time has come: a lease (``epoch`` > 0) or an open offer (``epoch`` 0)."""
+    """
+    Something whose time has come: a lease (``epoch`` > 0), or (``epoch`` 0) an open offer
+    or a pending reply that has neither.
+    """
 
     topic_id: str
     message_id: str
@@ -171,7 +217,7 @@ class Store(Protocol):
     """
     The durable truth. Every implementation passes ``tests/contracts/test_store*.py``.
 
-    Deleted topics are as good as absent for every reading method.
+    Deleted topics are as good as absent for every reading method, unless it says otherwise.
 
     """
 
@@ -191,8 +237,14 @@ class Store(Protocol):
 
         """
 
-    async def load(self, topic_id: str) -> LoadedTopic | None:
-        """Read a topic; raises `livetree.core.errors.Internal` if its root is missing."""
+    async def load(self, topic_id: str, *, deleted: bool = False) -> LoadedTopic | None:
+        """
+        Read a topic; with ``deleted`` instead one that is deleted and can be restored.
+
+        A temporary topic that is deleted can't be. Raises `livetree.core.errors.Internal`
+        if its root is missing.
+
+        """
 
     async def contents(self, topic_id: str, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         """Read ``{id: (version, data)}``; ids that don't exist are left out."""
@@ -212,8 +264,36 @@ class Store(Protocol):
         """
         Return a page of topics, the latest active first, and the cursor of the next page.
 
-        ``name`` filters by a part of the name, ignoring case. The cursor is opaque; a
-        wrong one raises `livetree.core.errors.Validation`.
+        Temporary ones are left out. ``name`` filters by a part of the name, ignoring case.
+        The cursor is opaque; a wrong one raises `livetree.core.errors.Validation`.
+
+        """
+
+    async def listed(self, topic_ids: Sequence[str]) -> list[TopicRow]:
+        """Return those of these topics that `topics` would list, in no promised order."""
+
+    async def seen(self, subject: str, topic_ids: Sequence[str]) -> dict[str, Seen]:
+        """Return how far a subject has read each of these topics; absent ones are left out."""
+
+    async def mark_read(self, subject: str, topic_id: str, seq: int) -> Seen | None:
+        """
+        Move a subject's read position forward, never back and never past the topic's `seq`.
+
+        Returns how far it has read now, None if there is no such topic.
+
+        """
+
+    async def trash(self, topic_id: str, wanted: Wanted) -> TrashEntry | None:
+        """Read a trash entry, None if there is none (any more)."""
+
+    async def trash_page(
+        self, topic_id: str, *, cursor: str | None, limit: int
+    ) -> tuple[list[TrashRow], str | None]:
+        """
+        Return a page of a topic's deleted messages, and the cursor of the next page.
+
+        The latest deletion comes first, the rows of one by ``(createdAt, id)``. The cursor
+        is opaque; a wrong one raises `livetree.core.errors.Validation`.
 
         """
 
@@ -221,14 +301,30 @@ class Store(Protocol):
         """Return every open offer, oldest first."""
 
     async def due(self, *, lease_before: int, offered_before: int) -> list[Due]:
-        """Return leases that ended and offers made before these times (ms); at most 1,000."""
+        """
+        Return leases that ended and offers made before these times (ms); at most 1,000.
+
+        As old offers count pending assistant messages that have neither lease nor offer and
+        were put last (``updatedAt``) before that time.
+
+        """
 
     async def renew(self, topic_id: str, message_id: str, epoch: int, until: int) -> None:
         """Move a lease's end; without effect if the epoch is not the current one."""
 
+    async def unused(self, before: int) -> list[str]:
+        """Return the temporary topics whose last commit or use was before (ms); at most 1,000."""
+
+    async def used(self, topic_ids: Sequence[str], now: int) -> None:
+        """Note on these topics' rows that somebody has them open now (ms); no commit."""
+
     async def prune(self, now: int) -> bool:
         """
-        Remove events and mutations that have outlived their time (ms), up to a bound.
+        Remove what has outlived its time (ms), up to a bound, whole and for good.
+
+        Events (7 days, or more than 10,000 of a topic), mutations, trash and deleted
+        topics (30 days), deleted temporary topics (at once). Nothing of a deleted topic's
+        or a trash entry's content stays in the file after it.
 
         Returns whether a round over the whole store is still going on: call again.
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from livetree.core import protocol as p
-from livetree.core.errors import Conflict, Internal
-from livetree.core.reads import branch_page, messages, topic_info, tree_page
+from livetree.core.errors import Conflict, Internal, TooLarge
+from livetree.core.plan import Content, Context, CopyTopic
+from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
+from livetree.core.topic_rules import copy_path
 from livetree.core.tree import on_the_wire
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -15,7 +17,13 @@ from msgspec.structs import replace
 from .ports import Store
 from .room import Room
 
-__all__ = ["ANSWER_BYTES", "log_since", "read", "warm"]
+__all__ = ["ANSWER_BYTES", "COPY_BYTES", "copied", "log_since", "read", "warm"]
+
+COPY_BYTES: Final = 64 * 1024 * 1024
+"""The most content that a path may have to be copied."""
+
+AT_ONCE: Final = 200
+"""How many messages are read together where there may be very many."""
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
 """Content that one answer carries, about; the rest is asked for again."""
@@ -51,10 +59,71 @@ async def read(room: Room, command: p.Command, store: Store) -> bytes:
         nodes = await _whole(room, messages(tree, command), store)
         nodes = nodes[: _fitting(nodes)]
         return p.encode({"nodes": nodes, "seq": tree.seq, "commit": tree.commit})
+    if isinstance(command, (p.PathGet, p.PathThrough)):
+        path = path_page(tree, command)
+        return p.encode(replace(path, nodes=await _whole_end(room, path.nodes, store)))
+    if isinstance(command, p.TrashList):
+        rows, cursor = await store.trash_page(
+            tree.topic_id, cursor=command.cursor, limit=command.limit
+        )
+        return p.encode({"items": rows, "next": cursor, "seq": tree.seq, "commit": tree.commit})
     if isinstance(command, p.TopicGet):
         return p.encode({"topic": topic_info(tree, room.created_at)})
     assert isinstance(command, p.TopicDeltas)
     return await _deltas(room, command, store)
+
+
+async def _whole_end(room: Room, path: list[p.Node], store: Store) -> list[p.Node]:
+    """Return a path whose last messages are whole, as many as one answer may carry."""
+    whole: list[p.Node] = []
+    size = 0
+    for start in range(len(path), 0, -AT_ONCE):
+        for node in reversed(await _whole(room, path[max(0, start - AT_ONCE) : start], store)):
+            assert node.data is not UNSET
+            size += len(memoryview(node.data))
+            if size > ANSWER_BYTES and whole:
+                break
+            whole.append(node)
+        else:
+            continue
+        break
+    cold = [replace(node, data=UNSET) for node in path[: len(path) - len(whole)]]
+    return [*cold, *reversed(whole)]
+
+
+async def copied(
+    room: Room, command: p.TopicDuplicate, copy_id: str, context: Context, store: Store
+) -> CopyTopic:
+    """
+    Return the command that makes the copy of a path.
+
+    Raises:
+        LivetreeError: If there is no such message.
+        TooLarge: If the path has more than `COPY_BYTES` of content.
+        StoreError: If the database can't be read.
+
+    """
+    try:
+        return copy_path(room.tree, command, copy_id, context)
+    except Content as need:
+        wanted = need.message_ids
+    content: dict[str, bytes] = {}
+    size = 0
+    for start in range(0, len(wanted), AT_ONCE):
+        found = await store.contents(room.tree.topic_id, wanted[start : start + AT_ONCE])
+        for message_id, (version, data) in found.items():
+            if version == room.tree.node(message_id).version:
+                content[message_id] = data
+                size += len(data)
+        if size > COPY_BYTES:
+            raise TooLarge(
+                f"the path has more than {COPY_BYTES} bytes of content: duplicate it up to an "
+                "earlier message",
+                limit=COPY_BYTES,
+            )
+    if len(content) < len(wanted):
+        raise Internal("the database holds other versions of the path than this room")
+    return copy_path(room.tree, command, copy_id, replace(context, content=content))
 
 
 def _fitting(nodes: list[p.Node]) -> int:

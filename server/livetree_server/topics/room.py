@@ -17,6 +17,7 @@ from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
+from livetree.core.trash import TrashEntry, Wanted
 from livetree.core.tree import Draft, on_the_wire
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
@@ -55,13 +56,15 @@ class Waiting(Struct, frozen=True, eq=False):
     A command in the save queue.
 
     Its payload is immutable from here on. ``answer`` is called once, with the result's
-    JSON text or with the refusal.
+    JSON text or with the refusal. ``request`` is what was asked, where the command is only
+    what it came to.
 
     """
 
     command: p.Mutation
     subject: str | None
     answer: Callable[[bytes | LivetreeError], None]
+    request: p.Mutation | None = None
 
     @property
     def key(self) -> MutationKey | None:
@@ -69,6 +72,11 @@ class Waiting(Struct, frozen=True, eq=False):
         if self.command.mutation is None or self.subject is None:
             return None
         return MutationKey(self.subject, self.command.mutation)
+
+    @property
+    def request_hash(self) -> bytes:
+        """By which a repeated mutation is known to be the same request."""
+        return request_hash(self.request or self.command)
 
 
 class Decided(Struct, frozen=True):
@@ -165,9 +173,12 @@ class Room:
         *,
         now: int,
         new_id: Callable[[], str],
+        trash: dict[Wanted, TrashEntry | None] | None = None,
     ) -> tuple[Decided | None, list[tuple[Waiting, LivetreeError]], int]:
         """
         Plan commands, each on the outcome of the one before, on a private tree.
+
+        ``trash`` are the trash entries that the first command needs.
 
         Returns:
             What to commit, the refusals, and how many of `waiting` are dealt with: a
@@ -175,14 +186,19 @@ class Room:
             here, ends the run before it.
 
         Raises:
-            Content: If the first command needs content.
+            Content: If the first command needs content, or trash entries.
 
         """
         private = Draft(self.tree, now)
         planned: list[tuple[Waiting, Planned]] = []
         refused: list[tuple[Waiting, LivetreeError]] = []
         keys: set[MutationKey] = set()
+        rewritten: set[str] = set()
         taken = 0
+
+        def written(message_id: str) -> Written | None:
+            return None if message_id in rewritten else self._written(message_id)
+
         for each in waiting:
             if each.key is not None and each.key in keys:
                 break
@@ -191,7 +207,9 @@ class Room:
                 commit=new_id(),
                 new_id=new_id,
                 subject=each.subject,
-                written=self._written,
+                # Of what the run itself deletes or brings back, they say nothing.
+                trash={} if taken or trash is None else trash,
+                written=written,
             )
             try:
                 outcome = plan(private, each.command, context)
@@ -206,6 +224,7 @@ class Room:
                     keys.add(each.key)
                 if outcome.delta is not None:
                     private.absorb(outcome.draft, outcome.delta)
+                    rewritten.update(put.id for put in outcome.delta.put if put.data is not UNSET)
                 planned.append((each, outcome))
             taken += 1
             if "deletedAt" in private.state:
@@ -230,7 +249,7 @@ class Room:
                 leases[each.command.message_id] = now + each.command.lease_ms
             stored = None
             if each.key is not None:
-                stored = StoredMutation(request_hash(each.command), p.encode(outcome.result))
+                stored = StoredMutation(each.request_hash, p.encode(outcome.result))
             entries.append(
                 Entry(
                     delta=delta,
@@ -238,6 +257,8 @@ class Room:
                     nodes=[outcome.draft.node(put.id) for put in delta.put] if delta else [],
                     key=each.key,
                     mutation=stored,
+                    burial=outcome.burial,
+                    revivals=outcome.revivals,
                 )
             )
         run = Run(
@@ -301,7 +322,11 @@ class Room:
             self._keep_warm(message_id, len(memoryview(data)))
         if len(frame) > p.LARGE_DELTA_BYTES:
             frame = slim_frame(delta)
-        return [frame, *self._follow_live()]
+        told = self._follow_live()
+        for put in delta.put:
+            if put.data is not UNSET:
+                self._left.pop(put.id, None)  # nobody goes on with what was streamed before
+        return [frame, *told]
 
     def _follow_live(self) -> list[bytes]:
         """Bring the live replies in line with the tree; a new writer's start is told whole."""

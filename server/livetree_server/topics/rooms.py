@@ -10,18 +10,23 @@ from typing import Any, Final
 
 from livetree.core import protocol as p
 from livetree.core.errors import Busy, LivetreeError
-from livetree.core.plan import ExpireLease, ExpireOffer
+from livetree.core.plan import EraseTopic, ExpireLease, ExpireOffer
 from msgspec import Struct
 
+from .marking import Marking
 from .ports import Fanout, Store, StoreError, Subscriber
 from .room import Position, Waiting
-from .runner import Append, Ask, CatchUp, Close, Job, Open, Renew, Runner
+from .runner import Append, Ask, CatchUp, Close, Copy, Job, Open, Renew, Runner
+from .watching import Watching
 
 __all__ = ["Rooms", "Settings"]
 
 log = logging.getLogger("livetree.topics")
 
 SWEEP_SECONDS: Final = 1.0
+
+USED_SECONDS: Final = 60.0
+"""How far apart it is noted which temporary topics are in use."""
 
 PRUNE_SECONDS: Final = 60.0
 """How far apart the rounds are that remove old events and mutations."""
@@ -35,6 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         queue_length: Commands that may wait in one topic; beyond it they are `Busy`.
         idle_seconds: How long a topic that nobody uses stays in memory.
         offer_seconds: How long a reply may wait for a worker before it ends as an error.
+        unused_seconds: How long a temporary topic is kept that nobody uses.
         lease_grace_seconds: How long after the start no lease ends, so that writers
             can come back first.
 
@@ -43,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     queue_length: int = 1000
     idle_seconds: float = 60.0
     offer_seconds: float = 60.0
+    unused_seconds: float = 3600.0
     lease_grace_seconds: float = 15.0
 
 
@@ -76,12 +83,15 @@ class Rooms:
         self.clock = clock
         self.new_id = new_id
         self.settings = settings or Settings()
+        self.watching = Watching(store, self.spawn)
+        self.marking = Marking(store, self.spawn, self.watching.read)
         self._runners: dict[str, Runner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._started_at = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._pruned_at = 0
+        self._used_at = 0
 
     async def __aenter__(self) -> Rooms:
         self._started_at = self.clock()
@@ -90,6 +100,7 @@ class Rooms:
 
     async def __aexit__(self, *_: object) -> None:
         self._closing = True
+        self.watching.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -118,6 +129,26 @@ class Rooms:
 
         """
         self._enqueue(command.topic, Waiting(command, subject, answer))
+
+    def duplicate(
+        self,
+        command: p.TopicDuplicate,
+        copy_id: str,
+        subject: str | None,
+        answer: Callable[[bytes | LivetreeError], None],
+    ) -> None:
+        """Queue the copy of a path, as a new topic; answered like a command. Raises `Busy`."""
+
+        def made(outcome: Any) -> None:
+            if isinstance(outcome, LivetreeError):
+                answer(outcome)
+                return
+            try:
+                self._enqueue(copy_id, Waiting(outcome, subject, answer, request=command))
+            except Busy as error:
+                answer(error)
+
+        self._enqueue(command.topic, Copy(command, copy_id, made))
 
     def ask(self, command: p.Command, topic_id: str, answer: Callable[[Any], None]) -> None:
         """Queue a read; it sees every command that was queued before it. Raises `Busy`."""
@@ -160,6 +191,14 @@ class Rooms:
         """Forget a subscriber whose connection has ended."""
         if (runner := self._runners.get(topic_id)) is not None:
             runner.subscribers.remove(subscriber)
+
+    def reads_again(self, subscriber: Subscriber) -> None:
+        """Tell a connection that reads again what it missed of the list."""
+        self.watching.reads_again(subscriber)
+
+    def closed(self, subscriber: Subscriber) -> None:
+        """Forget a connection that has ended: it watches the list no more."""
+        self.watching.forget(subscriber)
 
     def lagging(self, topic_id: str, subscriber: Subscriber) -> None:
         """Note where a subscriber is that the hub has just stopped sending to."""
@@ -221,6 +260,7 @@ class Rooms:
         """
         now = self.clock()
         self._evict(now)
+        await self._sweep_temporary(now)
         if now - self._pruned_at >= PRUNE_SECONDS * 1000 and not await self.store.prune(now):
             self._pruned_at = now  # else a round is under way: it goes on in a second
         # Together, so that they share the store's transactions.
@@ -241,6 +281,27 @@ class Rooms:
             else:
                 command = ExpireOffer(topic=each.topic_id, message_id=each.message_id)
             with contextlib.suppress(Busy):
+                self.command(command, None, lambda _: None)
+
+    async def _sweep_temporary(self, now: int) -> None:
+        """Note which temporary topics are in use, and erase those that nobody has used."""
+        if now - self._used_at < USED_SECONDS * 1000:
+            return
+        self._used_at = now
+        used = [
+            topic_id
+            for topic_id, runner in self._runners.items()
+            if runner.is_temporary and runner.is_watched
+        ]
+        if used:
+            await self.store.used(used, now)
+        unused_since = now - int(self.settings.unused_seconds * 1000)
+        for topic_id in await self.store.unused(unused_since):
+            runner = self._runners.get(topic_id)
+            if runner is not None and runner.in_use:
+                continue  # somebody has come meanwhile
+            with contextlib.suppress(Busy):
+                command = EraseTopic(topic=topic_id, unused_since=unused_since)
                 self.command(command, None, lambda _: None)
 
     def _lease_until(self, topic_id: str, message_id: str) -> int:
@@ -265,6 +326,7 @@ class Rooms:
         """Return figures over all rooms."""
         return {
             "rooms": len(self._runners),
+            **self.watching.statistics(),
             "waiting": sum(len(runner.queue) for runner in self._runners.values()),
             "behind": sum(runner.subscribers.behind for runner in self._runners.values()),
         }

@@ -24,18 +24,20 @@ from livetree.core.errors import (
     NotFound,
     Unavailable,
 )
-from livetree.core.plan import Content, ImportTopic
+from livetree.core.plan import Content, Context, ImportTopic, RepairTopic
+from livetree.core.repair import Fault, faults
+from livetree.core.trash import TrashEntry, Wanted
 from msgspec import Struct
 
 from .ports import LoadedTopic, MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
-from .reading import read, warm
-from .room import Decided, Position, Room, Waiting, request_hash
+from .reading import copied, read, warm
+from .room import Decided, Position, Room, Waiting
 from .subscribers import Subscribers
 
 if TYPE_CHECKING:
     from .rooms import Rooms
 
-__all__ = ["Append", "Ask", "CatchUp", "Close", "Job", "Open", "Renew", "Runner"]
+__all__ = ["Append", "Ask", "CatchUp", "Close", "Copy", "Job", "Open", "Renew", "Runner"]
 
 log = logging.getLogger("livetree.topics")
 
@@ -53,6 +55,9 @@ RETRY_SECONDS: Final = 1.0
 
 APPEND_LEASE_MS: Final = 15_000
 """How long an append keeps the lease for."""
+
+FAULTS_LOGGED: Final = 100
+"""How many faults of a topic its line in the log names."""
 
 Answer: TypeAlias = Callable[[Any], None]
 
@@ -79,6 +84,14 @@ class Close(Struct, frozen=True, eq=False):
     answer: Answer
 
 
+class Copy(Struct, frozen=True, eq=False):
+    """A path to copy; answered with the command that makes the new topic."""
+
+    command: p.TopicDuplicate
+    copy_id: str
+    answer: Answer
+
+
 class CatchUp(Struct, frozen=True, eq=False):
     """A subscriber that reads again."""
 
@@ -99,7 +112,7 @@ class Renew(Struct, frozen=True, eq=False):
     answer: Answer
 
 
-Job: TypeAlias = Ask | Open | Close | CatchUp | Append | Renew
+Job: TypeAlias = Ask | Copy | Open | Close | CatchUp | Append | Renew
 
 
 class Runner:
@@ -127,6 +140,16 @@ class Runner:
     def in_use(self) -> bool:
         """Whether letting go of it would lose something: work, a watcher, or live text."""
         return self.running or bool(self.queue) or bool(self.subscribers) or self.is_written
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody has the topic open."""
+        return bool(self.subscribers)
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it is a temporary topic, as far as is known here."""
+        return self._room is not None and "temporary" in self._room.tree.state
 
     @property
     def is_written(self) -> bool:
@@ -201,7 +224,7 @@ class Runner:
 
     async def _load(self) -> None:
         try:
-            loaded = await self._rooms.store.load(self.topic_id)
+            loaded = await self._stored()
             contents = await self._live_contents(loaded) if loaded is not None else {}
         except (StoreError, LivetreeError) as error:
             log.error("topic %s can't be loaded: %s", self.topic_id, error)
@@ -211,12 +234,47 @@ class Runner:
             return
         if loaded is not None:
             self._room = Room(loaded, contents)
+            if not self._room.deleted and (found := faults(self._room.tree, loaded.digest)):
+                self._repair(self._room, found)
         elif self.queue and _makes_topic(self.queue[0]):
             self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
+
+    async def _stored(self) -> LoadedTopic | None:
+        loaded = await self._rooms.store.load(self.topic_id)
+        if loaded is None and self.queue and _restores_topic(self.queue[0]):
+            loaded = await self._rooms.store.load(self.topic_id, deleted=True)
+        return loaded
+
+    def _repair(self, room: Room, found: list[Fault]) -> None:
+        """Put the repair before all that waits: nobody sees the topic as it is."""
+        tree = room.tree
+        command = RepairTopic(topic=tree.topic_id, seq=tree.seq, faults=found)
+
+        def answer(outcome: bytes | LivetreeError) -> None:
+            # An unknown outcome may have been found out by now.
+            if isinstance(outcome, bytes) or (
+                self._room is not None and not faults(self._room.tree)
+            ):
+                log.warning("topic %s was repaired: %s", self.topic_id, _listed(found))
+                return
+            log.error(
+                "topic %s can't be repaired (%s): stop the server and run "
+                "`livetree check --repair`; what is wrong: %s",
+                self.topic_id,
+                outcome,
+                _listed(found),
+            )
+            # What waits would go round in its cycles.
+            self._start_over()
+            self._refuse_all(Unavailable("the topic can't be repaired at present: repeat later"))
+
+        self.queue.appendleft(Waiting(command, None, answer))
 
     async def _live_contents(self, loaded: LoadedTopic) -> dict[str, tuple[int, bytes]]:
         """Read what live replies had before their writers began."""
         live = loaded.state["live"]
+        for lost in live.keys() - {node.id for node in loaded.nodes} if live else ():
+            live[lost] = 0  # no message, so there is no text that could grow; it is repaired
         ids = [node.id for node in loaded.nodes if live.get(node.id) and not node.empty]
         return await self._rooms.store.contents(self.topic_id, ids) if ids else {}
 
@@ -232,7 +290,9 @@ class Runner:
         """Answer what waits before the next command that makes the topic."""
         error = NotFound(f"there is no topic {self.topic_id}", id=self.topic_id)
         refused: list[tuple[Waiting, LivetreeError]] = []
-        while self.queue and not _makes_topic(self.queue[0]):
+        while self.queue and not (
+            _makes_topic(self.queue[0]) or (self._current and _restores_topic(self.queue[0]))
+        ):
             job = self.queue.popleft()
             self._current.append(job)
             if isinstance(job, Waiting):
@@ -265,7 +325,7 @@ class Runner:
             waiting = [each for each, _ in decided.planned] if decided else []
             await self._answer_refused(refused)
             if decided is None:
-                self._forget_unborn()
+                self._forget_absent()
                 return
             try:
                 await self._rooms.store.commit(decided.run)  # 1. durable
@@ -273,7 +333,7 @@ class Runner:
                 waiting = await self._answer_repeated(waiting, taken_before)
                 if waiting:
                     continue
-                self._forget_unborn()
+                self._forget_absent()
                 return
             except SeqTaken:
                 if (after := await self._catch_up_with_database(waiting)) is None:
@@ -288,7 +348,7 @@ class Runner:
                 return
             except LivetreeError as error:
                 self._answer_all(waiting, error)
-                self._forget_unborn()
+                self._forget_absent()
                 return
             self._told(room, decided)
             return
@@ -304,18 +364,24 @@ class Runner:
             Internal: If the database doesn't have what the first command needs.
 
         """
+        trash: dict[Wanted, TrashEntry | None] = {}
         while True:
             try:
-                return room.decide(waiting, now=self._rooms.clock(), new_id=self._rooms.new_id)
+                return room.decide(
+                    waiting, now=self._rooms.clock(), new_id=self._rooms.new_id, trash=trash
+                )
             except Content as need:
                 await warm(room, need.message_ids, self._rooms.store)
+                for wanted in need.trash:
+                    trash[wanted] = await self._rooms.store.trash(self.topic_id, wanted)
 
     def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
         for each in waiting:
             each.answer(error)
 
-    def _forget_unborn(self) -> None:
-        if self._room is not None and not self._room.tree.seq:
+    def _forget_absent(self) -> None:
+        """Let go of a room whose topic isn't there: not made yet, or not restored."""
+        if self._room is not None and (not self._room.tree.seq or self._room.deleted):
             self._room = None
 
     def _told(self, room: Room, decided: Decided) -> None:
@@ -326,10 +392,19 @@ class Runner:
             self._rooms.fanout.publish(self.topic_id, applied.frames)
         if applied.offers:
             self._rooms.fanout.offered(applied.offers)
+        if applied.frames:
+            self._list_changed(room)
         for (waiting, _), result in zip(decided.planned, applied.results, strict=True):
             waiting.answer(p.encode(result))
         if room.deleted:
             self._end("the topic was deleted")
+        elif any(isinstance(each.command, p.TopicRestore) for each, _ in decided.planned):
+            self._room = None  # it is read, and held to be sound, like any other
+
+    def _list_changed(self, room: Room) -> None:
+        # Temporary topics are in no list, not even as ones that are gone from it.
+        if "temporary" not in room.tree.state:
+            self._rooms.watching.changed(self.topic_id)
 
     def _end(self, reason: str) -> None:
         self.subscribers.end(reason)
@@ -357,7 +432,7 @@ class Runner:
     def _first_result(self, waiting: Waiting, stored: StoredMutation) -> bytes | LivetreeError:
         """Answer a command that happened before with its first result."""
         command = waiting.command
-        if stored.request_hash != request_hash(command):
+        if stored.request_hash != waiting.request_hash:
             return Conflict(
                 f"mutation id {command.mutation} belongs to another request: use a new one",
                 mutation=command.mutation,
@@ -383,7 +458,7 @@ class Runner:
         A command whose mutation is stored gets its result; any other gets `otherwise`.
 
         """
-        self._forget_unborn()
+        self._forget_absent()
         keys = [job.key for job in jobs if isinstance(job, Waiting) and job.key is not None]
         try:
             stored = await self._rooms.store.mutations(keys) if keys else {}
@@ -393,6 +468,8 @@ class Runner:
             log.warning("topic %s can't be read again yet: %s", self.topic_id, error)
             stored = {}
             self._unsure = True
+        if self._room is None and any(_makes_topic(job) or _restores_topic(job) for job in jobs):
+            self._rooms.watching.changed(self.topic_id)  # it may be there now
         for job in jobs:
             if isinstance(job, CatchUp):
                 continue
@@ -425,6 +502,7 @@ class Runner:
                     delta = p.decode_frame(frame)
                     assert isinstance(delta, p.Delta)
                     self._rooms.fanout.publish(self.topic_id, room.follow(delta, frame))
+                self._list_changed(room)
             if room.deleted:
                 self._end("the topic was deleted")
         except (StoreError, LivetreeError):
@@ -435,6 +513,8 @@ class Runner:
 
     def _start_over(self) -> None:
         """Forget the room and its subscribers' positions: nobody may keep what isn't there."""
+        if self._room is not None:
+            self._list_changed(self._room)
         self._room = None
         self.queue.extend(CatchUp(each) for each in self.subscribers.start_over())
 
@@ -454,6 +534,9 @@ class Runner:
             elif isinstance(job, Renew):
                 until = room.renew(job.command, self._rooms.clock())
                 job.answer(p.encode({"leaseUntil": until}))
+            elif isinstance(job, Copy):
+                context = Context(now=self._rooms.clock(), commit="", new_id=self._rooms.new_id)
+                job.answer(await copied(room, job.command, job.copy_id, context, self._rooms.store))
             else:
                 job.answer(await read(room, job.command, self._rooms.store))
         except LivetreeError as error:
@@ -499,3 +582,12 @@ class Runner:
 
 def _makes_topic(job: Waiting | Job) -> bool:
     return isinstance(job, Waiting) and isinstance(job.command, (p.TopicCreate, ImportTopic))
+
+
+def _restores_topic(job: Waiting | Job) -> bool:
+    return isinstance(job, Waiting) and isinstance(job.command, p.TopicRestore)
+
+
+def _listed(found: list[Fault]) -> str:
+    more = f"; and {len(found) - FAULTS_LOGGED} more" if len(found) > FAULTS_LOGGED else ""
+    return "; ".join(map(str, found[:FAULTS_LOGGED])) + more

@@ -16,6 +16,7 @@ __all__ = [
     "PREVIEW_LENGTH",
     "check_data",
     "data_of_text",
+    "emptied",
     "is_empty",
     "merge_data",
     "parts_checksum",
@@ -109,6 +110,12 @@ def check_data(raw: bytes | msgspec.Raw, *, partial: bool = False) -> bytes:
 def merge_data(old: bytes, patch: bytes) -> bytes:
     """Lay a patch over ``data``, top-level key by key; values keep their text."""
     return _encode({**_split(old), **_split(patch)})
+
+
+def emptied(data: bytes) -> bytes:
+    """Return ``data`` without parts, and of its other keys only ``turnOptions``."""
+    kept = {key: value for key, value in _split(data).items() if key == "turnOptions"}
+    return _encode({"parts": [], **kept}) if kept else EMPTY_DATA
 
 
 def parts_checksum(parts: list[dict[str, Any]]) -> int:

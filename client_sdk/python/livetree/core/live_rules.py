@@ -8,11 +8,12 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from . import protocol as p
-from .content import EMPTY_DATA, merge_data, parts_checksum
+from .content import EMPTY_DATA, emptied, is_empty, merge_data, parts_checksum
 from .errors import Conflict, InvalidOperation, StaleStream
 from .planning import (
     Content,
     Context,
+    clear_context_below,
     content_node,
     data_of,
     fresh_group,
@@ -33,6 +34,7 @@ __all__ = [
     "expire_lease",
     "expire_offer",
     "finish",
+    "retry",
     "turn_submit",
 ]
 
@@ -52,11 +54,13 @@ class ExpireOffer(p.Mutation, frozen=True, kw_only=True, tag="offer.expire"):
 
 def turn_submit(draft: Draft, command: p.TurnSubmit, context: Context) -> dict[str, Any]:
     """Add a user message, or take one that is there, and offer the replies to it."""
-    refuse_if_live(draft)
+    _make_way(draft, command.when_live, context)
     if isinstance(command.user, p.Existing):
         user = content_node(draft, command.user.message_id)
         if user.role != "user":
             raise InvalidOperation(f"message {user.id} is of role {user.role}, not user")
+    elif isinstance(command.user, p.Reserved):
+        user = _fill(draft, command.user, context)
     else:
         fresh = command.user
         user = insert(
@@ -97,6 +101,64 @@ def turn_submit(draft: Draft, command: p.TurnSubmit, context: Context) -> dict[s
     if not command.preserve_active:
         draft.set_active(replies[-1] if replies else user.id)
     return {"userId": user.id, "placeholderIds": replies}
+
+
+def _make_way(draft: Draft, when_live: p.WhenLive, context: Context) -> None:
+    """Let no reply be live any more, as the command wishes."""
+    if when_live == "reject":
+        refuse_if_live(draft)
+    missing: list[str] = []
+    for message_id in list(draft.live):
+        try:
+            _end(draft, draft.node(message_id), context, status="paused")
+        except Content as need:
+            missing += need.message_ids
+    if missing:
+        raise Content(missing)
+
+
+def _fill(draft: Draft, reserved: p.Reserved, context: Context) -> p.Node:
+    """Put a prompt into the place that was reserved for it."""
+    node = content_node(draft, reserved.message_id)
+    if not draft.awaits_input(node.id):
+        raise InvalidOperation(f"message {node.id} no longer awaits input: add a message instead")
+    data = data_of(reserved.text, reserved.data)
+    if is_empty(data):
+        raise InvalidOperation("a reserved prompt is filled with content: send text or parts")
+    changes: dict[str, Any] = {"data": data, "author": context.subject}
+    if reserved.model is not None:
+        changes["model_id"] = reserved.model
+    draft.change(node.id, **changes)
+    touch(draft, context.now)
+    return draft.node(node.id)
+
+
+def retry(draft: Draft, command: p.MessageRetry, context: Context) -> dict[str, Any]:
+    """Offer a reply that came to nothing again, in its place."""
+    node = content_node(draft, command.message_id)
+    failed = node.status in ("error", "paused") or (node.status == "success" and node.empty)
+    live = node.id in draft.live
+    if node.role != "assistant" or not (failed or live):
+        raise InvalidOperation(
+            f"message {node.id} is {node.role}, {node.status}: only a reply that failed, was "
+            "paused or is empty can be retried; ask for another reply instead"
+        )
+    _make_way(draft, command.when_live, context)
+    node = draft.node(node.id)  # which may just have been paused
+    old = context.content.get(node.id) if node.data is UNSET else bytes(node.data)
+    if old is None and not node.empty:
+        raise Content([node.id])  # its turn options stay
+    draft.change(
+        node.id,
+        status="pending",
+        data=Raw(emptied(old or EMPTY_DATA)),
+        decisions=None,
+        timing=None,
+        context=None,
+    )
+    clear_context_below(draft, node.id)
+    draft.set_state("live", {**draft.live, node.id: 0})
+    return {"messageId": node.id}
 
 
 def claim(draft: Draft, command: p.StreamClaim, context: Context) -> dict[str, Any]:
@@ -165,7 +227,8 @@ def _end(
     draft: Draft, node: p.Node, context: Context, *, active: bool = True, **changes: Any
 ) -> None:
     draft.change(node.id, **changes)
-    written = context.written(node.id)
+    # What a command of the same batch has rewritten doesn't get its old text back.
+    written = None if node.id in draft.rewritten else context.written(node.id)
     if written is not None and written.n:
         old = context.content.get(node.id) if node.data is UNSET else bytes(node.data)
         if old is None:

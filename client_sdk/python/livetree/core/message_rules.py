@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw
 
 from . import protocol as p
-from .content import check_data, data_of_text, merge_data
+from .content import EMPTY_DATA, check_data, data_of_text, merge_data
 from .errors import Conflict, InvalidOperation, Validation
 from .planning import (
     Content,
     Context,
+    clear_context_below,
     content_node,
     data_of,
     fresh_group,
@@ -22,9 +24,17 @@ from .planning import (
     refuse_if_above_live,
     touch,
 )
-from .tree import Draft
+from .tree import Draft, Place, View
 
-__all__ = ["create_sibling", "message_create", "message_delete", "message_update"]
+__all__ = [
+    "create_sibling",
+    "delete_group",
+    "group_of",
+    "message_create",
+    "message_delete",
+    "message_update",
+    "reserve",
+]
 
 
 def message_create(draft: Draft, command: p.MessageCreate, context: Context) -> dict[str, Any]:
@@ -178,25 +188,25 @@ def _splice(draft: Draft, node: p.Node, command: p.MessageDelete) -> dict[str, A
     )
     successor = _successor(draft, node) if handed_over else None
     if handed_over:
-        # What was derived from the deleted reply is true of no descendant any more.
-        for below in draft.subtree(node.id)[1:]:
-            draft.change(below.id, silent=True, context=None)
+        clear_context_below(draft, node.id)
         heir_id = successor or heir_id
-    groups: dict[int, int] = {}
-    for child_id in children:
-        child = draft.node(child_id)
-        changes: dict[str, Any] = {"parent_id": heir_id}
-        if child.siblings_group_id:
-            if child.siblings_group_id not in groups:
-                groups[child.siblings_group_id] = fresh_group(draft, heir_id)
-            changes["siblings_group_id"] = groups[child.siblings_group_id]
-        draft.change(child_id, **changes)
+    _hand_over(draft, children, heir_id)
     new_active: str | None = "UNCHANGED"
     if draft.active_node_id == node.id:
         new_active = successor or _fallback(draft, node, command.strategy)
         draft.set_active(new_active)
     draft.remove(node.id)
     return {"deleted": [node.id], "reparented": children, "newActive": new_active}
+
+
+def _hand_over(draft: Draft, children: Sequence[str], heir_id: str) -> None:
+    """Move the children of a message that goes; each of their groups gets a number of its own."""
+    groups: dict[int, int] = {0: 0}
+    for child_id in children:
+        group = draft.node(child_id).siblings_group_id
+        if group not in groups:
+            groups[group] = fresh_group(draft, heir_id)
+        draft.hand_over(child_id, Place(heir_id, groups[group]))
 
 
 def _successor(draft: Draft, node: p.Node) -> str | None:
@@ -214,3 +224,73 @@ def _successor(draft: Draft, node: p.Node) -> str | None:
             return other_id
         before = other_id
     return before
+
+
+def group_of(view: View, reply: p.Node) -> list[p.Node]:
+    """Return the replies that a reply's group has, itself included; of no group, it alone."""
+    if not reply.siblings_group_id:
+        return [reply]
+    return [
+        node
+        for node in map(view.node, view.children(reply.parent_id))
+        if node.role == "assistant" and node.siblings_group_id == reply.siblings_group_id
+    ]
+
+
+def delete_group(draft: Draft, command: p.MessageDeleteGroup, _: Context) -> dict[str, Any]:
+    """Take a reply and its alternatives out; what was said below any of them moves up."""
+    reply = content_node(draft, command.message_id)
+    if reply.role != "assistant":
+        raise InvalidOperation(
+            f"message {reply.id} is of role {reply.role}: only a reply names a group of replies"
+        )
+    members = group_of(draft, reply)
+    refuse_if_above_live(draft, *(member.id for member in members))
+    for member in members:
+        if member.status == "pending":
+            raise InvalidOperation(
+                f"reply {member.id} of the group is pending: wait for it, or delete the others "
+                "one by one"
+            )
+    path = {node.id for node in draft.path(draft.active_node_id)}
+    children: list[str] = []
+    for member in members:
+        if reply.siblings_group_id and member.id in path:
+            clear_context_below(draft, member.id)
+        handed_over = list(draft.children(member.id))
+        _hand_over(draft, handed_over, reply.parent_id)
+        children += handed_over
+    gone = [member.id for member in members]
+    new_active: str | None = "UNCHANGED"
+    if draft.active_node_id in gone:
+        new_active = _fallback(draft, reply, "parent")
+        draft.set_active(new_active)
+    for message_id in gone:
+        draft.remove(message_id)
+    return {"deleted": gone, "reparented": children, "newActive": new_active}
+
+
+def reserve(draft: Draft, command: p.BranchReserve, context: Context) -> dict[str, Any]:
+    """Put empty prompts below a reply: two below a leaf, so that the fork shows, else one."""
+    anchor = content_node(draft, command.anchor_id, "anchor")
+    if anchor.role != "assistant":
+        raise InvalidOperation(
+            f"message {anchor.id} is of role {anchor.role}: a branch is reserved below a reply"
+        )
+    count = 1 if draft.has_children(anchor.id) else 2
+    asked: list[str | None] = [*command.message_ids, None, None][:count]
+    reserved = [
+        insert(
+            draft,
+            id=fresh_id(draft, message_id, context),
+            parent_id=anchor.id,
+            role="user",
+            status="success",
+            data=Raw(EMPTY_DATA),
+            author=context.subject,
+        ).id
+        for message_id in asked
+    ]
+    if command.activate:
+        draft.set_active(reserved[0])
+    return {"messageId": reserved[0], "reserved": reserved}

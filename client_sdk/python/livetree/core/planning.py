@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import Raw, Struct
@@ -12,6 +12,7 @@ from .canonical import check_json
 from .content import EMPTY_DATA, check_data, data_of_text, is_empty, preview_of
 from .errors import Conflict, InvalidOperation, NotFound, TopicLive, Validation
 from .ids import is_id
+from .trash import Burial, Revival, TrashEntry, Wanted
 from .tree import Draft, View
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Context",
     "Planned",
     "Written",
+    "clear_context_below",
     "content_node",
     "data_of",
     "fresh_group",
@@ -46,6 +48,7 @@ class Context(Struct, frozen=True, kw_only=True):
         new_id: Makes an id that is not taken.
         subject: Who asks; None for the server itself.
         content: The data of cold messages that `Content` asked for, by id.
+        trash: The trash entries that it asked for; None where there is none.
         written: What a live reply has, for the commands that end one.
 
     """
@@ -55,6 +58,7 @@ class Context(Struct, frozen=True, kw_only=True):
     new_id: Callable[[], str]
     subject: str | None = None
     content: dict[str, bytes] = {}
+    trash: dict[Wanted, TrashEntry | None] = {}
     written: Callable[[str], Written | None] = lambda _: None
 
 
@@ -67,11 +71,12 @@ class Written(Struct, frozen=True):
 
 
 class Content(Exception):
-    """The plan needs the data of messages that the tree doesn't hold: plan again with it."""
+    """The plan needs what the tree doesn't hold, data or trash entries: plan again with it."""
 
-    def __init__(self, message_ids: list[str]) -> None:
-        super().__init__(message_ids)
+    def __init__(self, message_ids: list[str], trash: Sequence[Wanted] = ()) -> None:
+        super().__init__(message_ids, trash)
         self.message_ids = message_ids
+        self.trash = list(trash)
 
 
 class Planned(Struct, frozen=True):
@@ -82,12 +87,16 @@ class Planned(Struct, frozen=True):
         delta: The change; None if there is none.
         result: The answer: ids, never content.
         draft: The topic as it is after the change.
+        burial: The trash entry that the change makes, if it deletes something.
+        revivals: What it takes out of the trash.
 
     """
 
     delta: p.Delta | None
     result: dict[str, Any]
     draft: Draft
+    burial: Burial | None = None
+    revivals: list[Revival] = []
 
 
 def content_node(view: View, message_id: str, what: str = "message") -> p.Node:
@@ -129,10 +138,11 @@ def refuse_if_live(view: View) -> None:
         raise TopicLive(reply_id)
 
 
-def refuse_if_above_live(view: View, message_id: str) -> None:
-    """Refuse what would disturb a live reply at or below a message."""
+def refuse_if_above_live(view: View, *message_ids: str) -> None:
+    """Refuse what would disturb a live reply at or below any of these messages."""
+    tops = {*message_ids}
     for reply_id in view.live:
-        if view.is_within(reply_id, message_id):
+        if any(node.id in tops for node in view.ancestors(reply_id)):
             raise TopicLive(reply_id)
 
 
@@ -152,6 +162,12 @@ def object_of(raw: Raw | None, what: str) -> Raw | None:
     if not isinstance(check_json(raw, what, max_bytes=MAX_METADATA_BYTES), dict):
         raise Validation(f"{what} is not an object")
     return Raw(bytes(raw))
+
+
+def clear_context_below(draft: Draft, message_id: str) -> None:
+    """Clear what the descendants of a message derived from it: it is true of none any more."""
+    for below in draft.subtree(message_id)[1:]:
+        draft.change(below.id, silent=True, context=None)
 
 
 def fresh_group(draft: Draft, parent_id: str) -> int:

@@ -24,6 +24,7 @@ __all__ = [
     "Batch",
     "BotServe",
     "BranchGet",
+    "BranchReserve",
     "Cause",
     "Close",
     "Command",
@@ -38,17 +39,24 @@ __all__ = [
     "MessageCreate",
     "MessageCreateSibling",
     "MessageDelete",
+    "MessageDeleteGroup",
     "MessageGet",
+    "MessageRestore",
+    "MessageRetry",
     "MessageUpdate",
     "Mutation",
     "Node",
     "Offer",
+    "PathGet",
+    "PathThrough",
     "Ping",
     "Placeholder",
     "Pong",
     "Put",
     "PutOp",
     "Read",
+    "ReadPosition",
+    "Reserved",
     "ResultFrame",
     "Resume",
     "Snapshot",
@@ -66,14 +74,23 @@ __all__ = [
     "TopicCreate",
     "TopicDelete",
     "TopicDeltas",
+    "TopicDuplicate",
+    "TopicEntry",
     "TopicGet",
     "TopicInfo",
     "TopicList",
+    "TopicMarkRead",
     "TopicOpen",
+    "TopicPersist",
+    "TopicRestore",
     "TopicSetActive",
     "TopicSetMetadata",
     "TopicSetMetadataNamespace",
+    "TopicUndo",
     "TopicUpdate",
+    "Topics",
+    "TopicsWatch",
+    "TrashList",
     "TreeGet",
     "TurnSubmit",
     "Welcome",
@@ -91,6 +108,7 @@ LARGE_DELTA_BYTES: Final = 256 * 1024
 Role: TypeAlias = Literal["user", "assistant", "system", "tool"]
 Status: TypeAlias = Literal["pending", "success", "error", "paused"]
 Ended: TypeAlias = Literal["success", "error", "paused"]
+WhenLive: TypeAlias = Literal["reject", "steer"]
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Name: TypeAlias = Annotated[str, Meta(max_length=500)]
@@ -301,13 +319,38 @@ class Mutation(TopicCommand, frozen=True, kw_only=True):
 
 
 class TopicCreate(Mutation, frozen=True, kw_only=True, tag="topic.create"):
-    """Make a topic with its virtual root; without ``topic`` the server makes the id."""
+    """
+    Make a topic with its virtual root; without ``topic`` the server makes the id.
+
+    A ``temporary`` one is not listed, and erased an hour after its last commit or the last
+    minute in which somebody had it open.
+
+    """
 
     name: Name = ""
     metadata: NullableRaw = None
+    temporary: bool = False
 
     def __post_init__(self) -> None:
         _read_null(self, "metadata")
+
+
+class TopicPersist(Mutation, frozen=True, kw_only=True, tag="topic.persist"):
+    """Keep a temporary topic: from now on it is like any other."""
+
+
+class TopicDuplicate(Mutation, frozen=True, kw_only=True, tag="topic.duplicate"):
+    """
+    Copy the path to a message into a new topic: with new ids, ungrouped, its end active.
+
+    ``copyId`` is the new topic's id, else the server makes it; ``name`` its name, else
+    that of this topic. Pending replies become errors.
+
+    """
+
+    node_id: str
+    copy_id: str = ""
+    name: Name | None = None
 
 
 class TopicOpen(TopicCommand, frozen=True, kw_only=True, tag="topic.open"):
@@ -338,6 +381,24 @@ class TopicList(Command, frozen=True, kw_only=True, tag="topic.list"):
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
     name: str = ""
+
+
+class TopicsWatch(Command, frozen=True, kw_only=True, tag="topics.watch"):
+    """
+    Have the list of topics kept live by ``topics`` and ``read`` frames.
+
+    The first frame is whole: the first ``limit`` topics. With ``watching`` false it ends.
+
+    """
+
+    watching: bool = True
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class TopicMarkRead(TopicCommand, frozen=True, kw_only=True, tag="topic.markRead"):
+    """Move the subject's read position, on all its devices, to ``seq``, else to now; never back."""
+
+    seq: Count | None = None
 
 
 class TopicUpdate(Mutation, frozen=True, kw_only=True, tag="topic.update"):
@@ -372,7 +433,23 @@ class TopicClear(Mutation, frozen=True, kw_only=True, tag="topic.clear"):
 
 
 class TopicDelete(Mutation, frozen=True, kw_only=True, tag="topic.delete"):
-    """Delete the topic."""
+    """Delete the topic; for 30 days ``topic.restore`` brings it back."""
+
+
+class TopicRestore(Mutation, frozen=True, kw_only=True, tag="topic.restore"):
+    """Bring a deleted topic back as it was."""
+
+
+class TopicUndo(Mutation, frozen=True, kw_only=True, tag="topic.undo"):
+    """
+    Reverse what the commit ``seq`` deleted, else the last that the caller deleted.
+
+    Removed messages come back under their old parents or the nearest living ancestors,
+    and children that are still where the deletion put them move back.
+
+    """
+
+    seq: Count | None = None
 
 
 class MessageCreate(Mutation, frozen=True, kw_only=True, tag="message.create"):
@@ -433,6 +510,44 @@ class MessageDelete(Mutation, frozen=True, kw_only=True, tag="message.delete"):
     awaiting_input_only: bool = False
 
 
+class MessageDeleteGroup(Mutation, frozen=True, kw_only=True, tag="message.deleteGroup"):
+    """Delete a reply and all others of its group; their children go to the shared parent."""
+
+    message_id: str
+
+
+class MessageRetry(Mutation, frozen=True, kw_only=True, tag="message.retry"):
+    """Offer a failed, paused or empty reply again, in its place; what it had is emptied."""
+
+    message_id: str
+    when_live: WhenLive = "reject"
+
+
+class MessageRestore(Mutation, frozen=True, kw_only=True, tag="message.restore"):
+    """
+    Bring a deleted message back, under its old parent or the nearest living ancestor.
+
+    With ``cascade`` all comes with it that was deleted from below it in the same commit.
+
+    """
+
+    message_id: str
+    cascade: bool = False
+
+
+class BranchReserve(Mutation, frozen=True, kw_only=True, tag="branch.reserve"):
+    """
+    Put an empty prompt below a reply, to be filled later; below a leaf two, so that it forks.
+
+    ``messageIds`` are their ids; the first is the one that becomes active.
+
+    """
+
+    anchor_id: str
+    message_ids: Annotated[list[str], Meta(max_length=2)] = []
+    activate: bool = True
+
+
 class Fresh(
     Struct,
     frozen=True,
@@ -469,6 +584,26 @@ class Existing(
     message_id: str
 
 
+class Reserved(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    tag_field="mode",
+    tag="fill-reserved",
+    forbid_unknown_fields=True,
+):
+    """The reserved prompt that is filled; it must still await its input."""
+
+    message_id: str
+    text: Text | None = None
+    data: NullableRaw = None
+    model: Name | None = None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "data")
+
+
 class Placeholder(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A reply to be written, by a worker that serves ``model``."""
 
@@ -477,13 +612,19 @@ class Placeholder(Struct, frozen=True, kw_only=True, rename="camel", forbid_unkn
 
 
 class TurnSubmit(Mutation, frozen=True, kw_only=True, tag="turn.submit"):
-    """A user message plus pending replies in one commit; the replies are offered to workers."""
+    """
+    A user message plus pending replies in one commit; the replies are offered to workers.
 
-    user: Fresh | Existing
+    While a reply is live it is refused, or with ``whenLive`` ``steer`` ends every live
+    reply as ``paused`` with what it has.
+
+    """
+
+    user: Fresh | Existing | Reserved
     placeholders: Annotated[list[Placeholder], Meta(max_length=32)]
     group: Group | None = None
     preserve_active: bool = False
-    when_live: Literal["reject"] = "reject"
+    when_live: WhenLive = "reject"
 
 
 Lease: TypeAlias = Annotated[int, Meta(ge=1_000, le=120_000)]
@@ -556,6 +697,25 @@ class BranchGet(Read, frozen=True, kw_only=True, tag="branch.get"):
     include_siblings: bool = True
 
 
+class PathGet(Read, frozen=True, kw_only=True, tag="path.get"):
+    """Read the path from the first turn to a message."""
+
+    node_id: str
+
+
+class PathThrough(Read, frozen=True, kw_only=True, tag="path.through"):
+    """Read the path through a message and on to the newest leaf below it."""
+
+    node_id: str
+
+
+class TrashList(Read, frozen=True, kw_only=True, tag="trash.list"):
+    """List a topic's deleted messages, the latest deletion first, in pages."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
 class MessageGet(Read, frozen=True, kw_only=True, tag="message.get"):
     """Read messages whole."""
 
@@ -589,20 +749,32 @@ Batchable: TypeAlias = (
     | MessageCreateSibling
     | MessageUpdate
     | MessageDelete
+    | MessageDeleteGroup
+    | MessageRestore
+    | MessageRetry
+    | BranchReserve
     | TurnSubmit
 )
 MUTATIONS: Final = (
     TopicCreate,
+    TopicPersist,
+    TopicDuplicate,
     TopicUpdate,
     TopicSetMetadata,
     TopicSetMetadataNamespace,
     TopicSetActive,
     TopicClear,
     TopicDelete,
+    TopicRestore,
+    TopicUndo,
     MessageCreate,
     MessageCreateSibling,
     MessageUpdate,
     MessageDelete,
+    MessageDeleteGroup,
+    MessageRestore,
+    MessageRetry,
+    BranchReserve,
     TurnSubmit,
     StreamClaim,
     StreamFinish,
@@ -615,12 +787,17 @@ COMMANDS: Final = (
     TopicClose,
     TopicGet,
     TopicList,
+    TopicsWatch,
+    TopicMarkRead,
     TopicDeltas,
     StreamRenew,
     StreamAppend,
     TreeGet,
     BranchGet,
+    PathGet,
+    PathThrough,
     MessageGet,
+    TrashList,
     BotServe,
 )
 
@@ -789,6 +966,43 @@ class TopicInfo(Struct, frozen=True, kw_only=True, rename="camel"):
     metadata: dict[str, Any]
     created_at: int
     last_activity_at: int
+    temporary: bool = False
+
+
+class TopicEntry(TopicInfo, frozen=True, kw_only=True, rename="camel"):
+    """
+    A topic in a list, as one subject sees it.
+
+    ``readSeq`` is its read position, 0 before the first; ``unread`` counts the messages of
+    others that are new or changed since, up to 1,000.
+
+    """
+
+    read_seq: int
+    unread: int
+
+
+class Topics(_Frame, frozen=True, kw_only=True, tag="topics"):
+    """
+    The list of topics: ``whole`` its first page, else the entries that changed.
+
+    ``gone`` are topics that are no longer in the list; ``next`` is the cursor of the
+    second page, for ``topic.list``.
+
+    """
+
+    whole: bool
+    topics: list[TopicEntry]
+    gone: list[str] = []
+    next: str | None = None
+
+
+class ReadPosition(_Frame, frozen=True, kw_only=True, tag="read"):
+    """Where the subject has read a topic up to, on whatever device."""
+
+    topic: str
+    read_seq: int
+    unread: int
 
 
 ServerFrame: TypeAlias = (
@@ -802,28 +1016,40 @@ ServerFrame: TypeAlias = (
     | StreamAck
     | Offer
     | Gone
+    | Topics
+    | ReadPosition
     | Ping
     | Pong
 )
 
 _decode_command = msgspec.json.Decoder(
     TopicCreate
+    | TopicPersist
+    | TopicDuplicate
     | TopicOpen
     | TopicClose
     | TopicGet
     | TopicList
+    | TopicsWatch
+    | TopicMarkRead
     | TopicUpdate
     | TopicSetMetadata
     | TopicSetMetadataNamespace
     | TopicSetActive
     | TopicClear
     | TopicDelete
+    | TopicRestore
+    | TopicUndo
     | TopicDeltas
     | MessageCreate
     | MessageCreateSibling
     | MessageUpdate
     | MessageDelete
+    | MessageDeleteGroup
+    | MessageRestore
+    | MessageRetry
     | MessageGet
+    | BranchReserve
     | TurnSubmit
     | StreamClaim
     | StreamRenew
@@ -833,6 +1059,9 @@ _decode_command = msgspec.json.Decoder(
     | Batch
     | TreeGet
     | BranchGet
+    | PathGet
+    | PathThrough
+    | TrashList
     | BotServe
 ).decode
 decode_frame = msgspec.json.Decoder(ServerFrame).decode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -10,7 +11,21 @@ from . import protocol as p
 from .errors import InvalidOperation, NotFound, StaleCursor
 from .tree import View
 
-__all__ = ["BranchItem", "BranchPage", "branch_page", "messages", "topic_info", "tree_page"]
+__all__ = [
+    "BranchItem",
+    "BranchPage",
+    "PathPage",
+    "TreeGroup",
+    "TreeNode",
+    "TreePage",
+    "arranged",
+    "branch_page",
+    "messages",
+    "path_page",
+    "topic_info",
+    "tree_node",
+    "tree_page",
+]
 
 
 class BranchItem(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,6 +42,23 @@ class BranchPage(Struct, frozen=True, kw_only=True, rename="camel"):
     items: list[BranchItem]
     next: str | None
     node_id: str | None
+    root_id: str
+    active_node_id: str | None
+    seq: int
+    commit: str | None
+
+
+class PathPage(Struct, frozen=True, kw_only=True, rename="camel"):
+    """
+    A whole path in reading order, without the virtual root.
+
+    Its last nodes are whole, as many as one answer may carry; those before them are
+    skeletons.
+
+    """
+
+    ids: list[str]
+    nodes: list[p.Node]
     root_id: str
     active_node_id: str | None
     seq: int
@@ -85,29 +117,49 @@ def branch_page(view: View, command: p.BranchGet) -> BranchPage:
     node_id = view.active_node_id if command.node_id is None else command.node_id
     if node_id is not None:
         _find(view, node_id)
-    path = view.path(node_id)
-    end = len(path)
+    line = view.line(node_id)
+    end = line.length
     if command.cursor is not None:
         _find(view, command.cursor)
-        places = [place for place, node in enumerate(path) if node.id == command.cursor]
-        if not places:
+        place = line.place(command.cursor)
+        if place is None:
             raise StaleCursor(
                 f"message {command.cursor} is no longer on this path: read it again from its end"
             )
-        end = places[0]
+        end = place
     start = max(0, end - command.limit)
-    items = [
-        BranchItem(
-            index=place,
-            node=path[place],
-            siblings=view.siblings(path[place]) if command.include_siblings else [],
-        )
-        for place in range(start, end)
-    ]
+    items = []
+    for index in range(start, end):
+        node = view.node(line.ids[index])
+        siblings = view.siblings(node) if command.include_siblings else []
+        items.append(BranchItem(index=index, node=node, siblings=siblings))
     return BranchPage(
         items=items,
         next=items[0].node.id if items and start else None,
         node_id=node_id,
+        root_id=view.root_id,
+        active_node_id=view.active_node_id,
+        seq=view.seq,
+        commit=view.commit,
+    )
+
+
+def path_page(view: View, command: p.PathGet | p.PathThrough) -> PathPage:
+    """
+    Return the path to a message, or through it to the newest leaf below it.
+
+    Raises:
+        NotFound: If the message doesn't exist.
+
+    """
+    _find(view, command.node_id)
+    end = command.node_id
+    if isinstance(command, p.PathThrough):
+        end = view.newest_leaf(end)
+    path = view.path(end)
+    return PathPage(
+        ids=[node.id for node in path],
+        nodes=path,
         root_id=view.root_id,
         active_node_id=view.active_node_id,
         seq=view.seq,
@@ -149,28 +201,31 @@ def tree_page(view: View, command: p.TreeGet) -> TreePage:
     for node in path:
         shown[node.id] = None
         shown.update(dict.fromkeys(view.children(node.id)))
-    return _arranged(view, shown)
+    nodes = [view.node(each) for each in shown]
+    return arranged(view, ((node.siblings_group_id, tree_node(view, node)) for node in nodes))
 
 
-def _arranged(view: View, shown: dict[str, None]) -> TreePage:
-    nodes = sorted((view.node(each) for each in shown), key=lambda node: (node.created_at, node.id))
-    members: dict[tuple[str, int], list[p.Node]] = {}
-    for node in nodes:
-        if node.siblings_group_id:
-            members.setdefault((node.parent_id, node.siblings_group_id), []).append(node)
-    groups = {key: group for key, group in members.items() if len(group) > 1}
+def arranged(view: View, rows: Iterable[tuple[int, TreeNode]]) -> TreePage:
+    """
+    Return a page of these rows, in order of time and id, two or more of one group together.
+
+    Args:
+        view: The topic that they are of.
+        rows: The number of each one's group, and the row.
+
+    """
+    ordered = sorted(rows, key=lambda row: (row[1].created_at, row[1].id))
+    members: dict[tuple[str, int], list[TreeNode]] = {}
+    for group, node in ordered:
+        if group:
+            members.setdefault((node.parent_id, group), []).append(node)
+    groups = {key: found for key, found in members.items() if len(found) > 1}
     return TreePage(
         root_id=view.root_id,
         active_node_id=view.active_node_id,
-        nodes=[
-            _tree_node(view, node)
-            for node in nodes
-            if (node.parent_id, node.siblings_group_id) not in groups
-        ],
+        nodes=[node for group, node in ordered if (node.parent_id, group) not in groups],
         groups=[
-            TreeGroup(
-                parent_id=parent_id, group=group, nodes=[_tree_node(view, node) for node in found]
-            )
+            TreeGroup(parent_id=parent_id, group=group, nodes=found)
             for (parent_id, group), found in groups.items()
         ],
         seq=view.seq,
@@ -178,7 +233,8 @@ def _arranged(view: View, shown: dict[str, None]) -> TreePage:
     )
 
 
-def _tree_node(view: View, node: p.Node) -> TreeNode:
+def tree_node(view: View, node: p.Node) -> TreeNode:
+    """Return a message of the view as a canvas needs it."""
     return TreeNode(
         id=node.id,
         parent_id=node.parent_id,
@@ -209,4 +265,5 @@ def topic_info(view: View, created_at: int) -> dict[str, Any]:
         "metadata": view.state["metadata"],
         "createdAt": created_at,
         "lastActivityAt": view.state["lastActivityAt"],
+        "temporary": "temporary" in view.state,
     }

@@ -10,20 +10,26 @@ from msgspec.structs import replace
 
 from . import protocol as p
 from .canonical import check_json
-from .errors import Conflict, Validation
+from .errors import Conflict, InvalidOperation, Validation
 from .ids import is_id
-from .planning import MAX_METADATA_BYTES, Context, content_node, refuse_if_live
-from .tree import Draft, off_the_wire
+from .planning import MAX_METADATA_BYTES, Content, Context, content_node, refuse_if_live
+from .tree import Draft, View, off_the_wire
 
 __all__ = [
+    "CopyTopic",
+    "EraseTopic",
     "ImportTopic",
+    "copy_path",
+    "erase",
     "import_topic",
+    "persist",
     "set_active",
     "set_metadata",
     "set_metadata_namespace",
     "topic_clear",
     "topic_create",
     "topic_delete",
+    "topic_restore",
     "topic_update",
 ]
 
@@ -38,6 +44,16 @@ class ImportTopic(p.Mutation, frozen=True, kw_only=True, tag="topic.import"):
     last_activity_at: int
 
 
+class EraseTopic(p.Mutation, frozen=True, kw_only=True, tag="topic.erase"):
+    """The server's own: a temporary topic has not been used since a time (ms)."""
+
+    unused_since: int
+
+
+class CopyTopic(ImportTopic, frozen=True, kw_only=True, tag="topic.copy"):
+    """The server's own: what `copy_path` made of a ``topic.duplicate``."""
+
+
 def topic_create(draft: Draft, command: p.TopicCreate, context: Context) -> dict[str, Any]:
     """Make the topic, with its root and nothing in it."""
     if draft.seq:
@@ -48,7 +64,60 @@ def topic_create(draft: Draft, command: p.TopicCreate, context: Context) -> dict
     if command.metadata is not None:
         draft.set_state("metadata", _metadata(command.metadata))
     draft.set_state("lastActivityAt", context.now)
+    if command.temporary:
+        draft.set_state("temporary", True)
     return {"topic": draft.topic_id, "rootId": draft.root_id}
+
+
+def persist(draft: Draft, _: p.TopicPersist, __: Context) -> dict[str, Any]:
+    """Make a temporary topic one like any other."""
+    if "temporary" not in draft.state:
+        raise InvalidOperation(f"topic {draft.topic_id} is not temporary: it is kept as it is")
+    draft.set_state("temporary", None)
+    return {"topic": draft.topic_id}
+
+
+def copy_path(view: View, command: p.TopicDuplicate, copy_id: str, context: Context) -> CopyTopic:
+    """
+    Decide what the copy of a path is: the command that makes it.
+
+    Copied rows have new ids and no group, and leave out what was counted for them or
+    derived from their ancestors. A pending one becomes an error: nobody writes it there.
+
+    Raises:
+        Content: If it needs data that the tree doesn't hold.
+
+    """
+    content_node(view, command.node_id)
+    path = view.path(command.node_id)
+    cold = [node.id for node in path if node.data is UNSET and node.id not in context.content]
+    if cold:
+        raise Content(cold)
+    nodes: list[p.Node] = []
+    parent_id = ""  # of the root that is still to be made
+    for node in path:
+        data = Raw(context.content[node.id]) if node.data is UNSET else node.data
+        copied = replace(
+            node,
+            id=context.new_id(),
+            parent_id=parent_id,
+            siblings_group_id=0,
+            data=data,
+            status="error" if node.status == "pending" else node.status,
+            stats=None,
+            context=None,
+        )
+        nodes.append(copied)
+        parent_id = copied.id
+    return CopyTopic(
+        topic=copy_id,
+        mutation=command.mutation,
+        name=view.state["name"] if command.name is None else command.name,
+        metadata=view.state["metadata"],
+        nodes=nodes,
+        active_node_id=parent_id,
+        last_activity_at=context.now,
+    )
 
 
 def import_topic(draft: Draft, command: ImportTopic, context: Context) -> dict[str, Any]:
@@ -63,7 +132,8 @@ def import_topic(draft: Draft, command: ImportTopic, context: Context) -> dict[s
             node = replace(node, parent_id=draft.root_id)
         draft.insert(off_the_wire(node))
     draft.set_active(command.active_node_id)
-    return {"topic": draft.topic_id, "rootId": draft.root_id}
+    made = {"topic": draft.topic_id, "rootId": draft.root_id}
+    return {**made, "activeNodeId": command.active_node_id}
 
 
 def _set_name(draft: Draft, name: str) -> None:
@@ -128,3 +198,21 @@ def topic_delete(draft: Draft, _: p.TopicDelete, context: Context) -> dict[str, 
     refuse_if_live(draft)
     draft.set_state("deletedAt", context.now)
     return {}
+
+
+def erase(draft: Draft, command: EraseTopic, context: Context) -> dict[str, Any]:
+    """Delete a temporary topic, unless it was kept or used meanwhile, or is being written."""
+    unused = draft.state["lastActivityAt"] < command.unused_since
+    if unused and "temporary" in draft.state and not draft.live:
+        draft.set_state("deletedAt", context.now)
+    return {}
+
+
+def topic_restore(draft: Draft, _: p.TopicRestore, __: Context) -> dict[str, Any]:
+    """Take a deletion back."""
+    if "deletedAt" not in draft.state:
+        raise InvalidOperation(
+            f"topic {draft.topic_id} is not deleted: there is nothing to restore"
+        )
+    draft.set_state("deletedAt", None)
+    return {"topic": draft.topic_id, "rootId": draft.root_id}

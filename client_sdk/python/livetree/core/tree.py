@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -25,10 +25,14 @@ __all__ = [
     "EMPTY_STATE",
     "Draft",
     "Gap",
+    "Line",
+    "Place",
     "Tree",
     "View",
     "off_the_wire",
     "on_the_wire",
+    "parents_first",
+    "place_of",
     "whole_put",
 ]
 
@@ -42,12 +46,39 @@ _CHANGEABLE: Final = (
     "data",
     "decisions",
     "model_id",
+    "author",
     "stats",
     "timing",
     "context",
     "updated_at",
 )
 _OPTIONAL: Final = ("decisions", "model_id", "author", "stats", "timing", "context")
+
+
+class Place(NamedTuple):
+    """Where a message hangs, or hung before it was deleted."""
+
+    parent_id: str
+    group: int
+
+
+class Line(NamedTuple):
+    """
+    The ids of a path: the first ``length`` of ``ids``.
+
+    ``places`` has the place of each. Both may have more, and are of use only until the
+    tree changes.
+
+    """
+
+    ids: Sequence[str]
+    places: Mapping[str, int]
+    length: int
+
+    def place(self, message_id: str) -> int | None:
+        """Return a message's place on the path, counted from 0; None if it isn't on it."""
+        place = self.places.get(message_id)
+        return place if place is not None and place < self.length else None
 
 
 class Gap(Exception):
@@ -108,6 +139,30 @@ class View(ABC):
     def __len__(self) -> int:
         """Return the number of content messages."""
 
+    @abstractmethod
+    def grave(self, message_id: str) -> Place | None:
+        """Return where a deleted message hung; None if it isn't deleted, or long ago."""
+
+    def is_taken(self, message_id: str) -> bool:
+        """Tell whether no new message may have this id: one has it, or a deleted one had."""
+        return message_id in self or self.grave(message_id) is not None
+
+    def nearest_living(self, message_id: str) -> str:
+        """Return the message itself, or if it is deleted the nearest above it that isn't."""
+        passed: set[str] = set()
+        while message_id != self.root_id and message_id not in self:
+            place = self.grave(message_id)
+            if place is None or message_id in passed:
+                return self.root_id
+            passed.add(message_id)  # messages may have been moved between two deletions
+            message_id = place.parent_id
+        return message_id
+
+    def newest_leaf(self, top_id: str) -> str:
+        """Return the leaf at or below a message with the largest ``(createdAt, id)``."""
+        leaves = (node for node in self.subtree(top_id) if not self.has_children(node.id))
+        return max(leaves, key=lambda node: (node.created_at, node.id)).id
+
     @property
     def digest(self) -> str:
         """The digest as deltas carry it: 16 hex digits."""
@@ -160,6 +215,11 @@ class View(ABC):
         found.reverse()
         return found
 
+    def line(self, message_id: str | None) -> Line:
+        """Return the ids of the path to a message; of None, of nothing."""
+        ids = [node.id for node in self.path(message_id)]
+        return Line(ids, {each: place for place, each in enumerate(ids)}, len(ids))
+
     def is_within(self, message_id: str, top_id: str) -> bool:
         """Tell whether a message is `top_id` or below it."""
         return any(node.id == top_id for node in self.ancestors(message_id))
@@ -204,7 +264,7 @@ class Tree(View):
 
     """
 
-    __slots__ = ("_children", "_nodes", "_tops")
+    __slots__ = ("_children", "_graves", "_line", "_nodes", "_places", "_tops")
 
     def __init__(self, topic_id: str, root_id: str) -> None:
         self.topic_id = topic_id
@@ -217,6 +277,9 @@ class Tree(View):
         self._nodes: dict[str, Node] = {}
         self._children: dict[str, list[tuple[int, str]]] = {}
         self._tops: dict[str, int] = {}
+        self._graves: dict[str, Place] = {}
+        self._line: list[str] = []
+        self._places: dict[str, int] = {}
         self._digest = Digest()
         self._digest.add(active_term(None))
         for key, value in self.state.items():
@@ -235,8 +298,15 @@ class Tree(View):
         state: dict[str, Any],
         nodes: Iterable[Node],
         last_created_at: int = 0,
+        graves: Mapping[str, Place] | None = None,
     ) -> Tree:
-        """Build the tree that a store or a snapshot describes; nodes may come in any order."""
+        """
+        Build the tree that a store or a snapshot describes; nodes may come in any order.
+
+        ``graves`` says where deleted messages hung that can still be restored: their ids
+        and the numbers of their groups stay taken.
+
+        """
         tree = cls(topic_id, root_id)
         tree.seq = seq
         tree.commit = commit
@@ -246,6 +316,9 @@ class Tree(View):
         for key, value in state.items():
             tree._set_state(key, value)
         tree.last_created_at = max(last_created_at, tree.last_created_at)
+        for message_id, place in (graves or {}).items():
+            tree._graves[message_id] = place
+            tree._raise_top(place)
         return tree
 
     def get(self, message_id: str) -> Node | None:
@@ -262,6 +335,29 @@ class Tree(View):
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def grave(self, message_id: str) -> Place | None:
+        return self._graves.get(message_id)
+
+    def line(self, message_id: str | None) -> Line:
+        # The last line is kept: a page of a long path costs what it has, not what is above it.
+        if message_id is not None and message_id not in self._places:
+            added = []
+            node = self._nodes.get(message_id)
+            while node is not None and node.id not in self._places:
+                added.append(node.id)
+                node = self._nodes.get(node.parent_id)
+            self._cut_line(0 if node is None else self._places[node.id] + 1)
+            for each in reversed(added):
+                self._places[each] = len(self._line)
+                self._line.append(each)
+        length = 0 if message_id is None else self._places.get(message_id, -1) + 1
+        return Line(self._line, self._places, length)
+
+    def _cut_line(self, place: int) -> None:
+        for message_id in self._line[place:]:
+            del self._places[message_id]
+        del self._line[place:]
 
     def nodes(self) -> list[Node]:
         """Return all content messages, in no promised order."""
@@ -293,7 +389,7 @@ class Tree(View):
             cold = replace(node, data=UNSET, preview="", empty=False)
             self._nodes[message_id] = cold if data is None else _with_data(cold, data)
         for message_id in delta.drop:
-            self._remove(message_id)
+            self._bury(message_id)
         self._set_active(delta.active_node_id)
         for key, value in delta.set.items():
             self._set_state(key, value)
@@ -330,6 +426,7 @@ class Tree(View):
         self._replace(old, node if put.data is UNSET else _with_data(node, put.data))
 
     def _insert(self, node: Node) -> None:
+        self._graves.pop(node.id, None)
         self._nodes[node.id] = node
         self._link(node)
         self._digest.add(_term(node))
@@ -338,25 +435,35 @@ class Tree(View):
     def _replace(self, old: Node, node: Node) -> None:
         self._nodes[node.id] = node
         if old.parent_id != node.parent_id:
+            self._leave_line(node.id)
             self._unlink(old)
             self._link(node)
-        elif node.siblings_group_id > self.top_group(node.parent_id):
-            self._tops[node.parent_id] = node.siblings_group_id
+        else:
+            self._raise_top(place_of(node))
         self._digest.remove(_term(old))
         self._digest.add(_term(node))
 
-    def _remove(self, message_id: str) -> None:
+    def _bury(self, message_id: str) -> None:
         node = self._nodes.pop(message_id)
+        self._leave_line(message_id)
+        self._graves[message_id] = place_of(node)
         self._unlink(node)
-        self._tops.pop(message_id, None)
         self._digest.remove(_term(node))
+
+    def _leave_line(self, message_id: str) -> None:
+        if (place := self._places.get(message_id)) is not None:
+            self._cut_line(place)
 
     def _link(self, node: Node) -> None:
         order = self._children.setdefault(node.parent_id, [])
         key = (node.created_at, node.id)
         order.insert(_find(order, key), key)
-        if node.siblings_group_id > self.top_group(node.parent_id):
-            self._tops[node.parent_id] = node.siblings_group_id
+        self._raise_top(place_of(node))
+
+    def _raise_top(self, place: Place) -> None:
+        # Never lowered: the number of a deleted group must name no other.
+        if place.group > self.top_group(place.parent_id):
+            self._tops[place.parent_id] = place.group
 
     def _unlink(self, node: Node) -> None:
         order = self._children[node.parent_id]
@@ -384,7 +491,20 @@ class Draft(View):
 
     """
 
-    __slots__ = ("_base", "_came", "_count", "_gone", "_nodes", "_tops", "ended", "now")
+    __slots__ = (
+        "_base",
+        "_came",
+        "_count",
+        "_gone",
+        "_graves",
+        "_nodes",
+        "_tops",
+        "ended",
+        "handed_over",
+        "now",
+        "revivals",
+        "rewritten",
+    )
 
     def __init__(self, base: View, now: int = 0) -> None:
         self._base = base
@@ -402,7 +522,11 @@ class Draft(View):
         self._came: dict[str, list[tuple[int, str]]] = {}
         self._gone: dict[str, set[str]] = {}
         self._tops: dict[str, int] = {}
+        self._graves: dict[str, Place] = {}
         self.ended: dict[str, tuple[int, int, int]] = {}
+        self.handed_over: dict[str, Place] = {}
+        self.revivals: list[Any] = []
+        self.rewritten: set[str] = set()
 
     def get(self, message_id: str) -> Node | None:
         if message_id in self._nodes:
@@ -432,6 +556,16 @@ class Draft(View):
 
     def __len__(self) -> int:
         return self._count
+
+    def grave(self, message_id: str) -> Place | None:
+        if message_id in self:
+            return None
+        return self._graves.get(message_id) or self._base.grave(message_id)
+
+    @property
+    def base(self) -> View:
+        """What lies below."""
+        return self._base
 
     def next_created_at(self) -> int:
         """Return the time of a message created now: later than any before it."""
@@ -472,6 +606,8 @@ class Draft(View):
         node = replace(old, version=self.seq + 1, **changes)
         if data is not UNSET:
             node = _with_data(node, data)
+            if self.ended.pop(message_id, None):  # it isn't what was streamed any more
+                self.rewritten.add(message_id)
         self._nodes[message_id] = node
         if old.parent_id != node.parent_id:
             self._unlink(old)
@@ -487,13 +623,16 @@ class Draft(View):
         self.change(message_id, data=data)
         self.ended[message_id] = last
 
-    def is_taken(self, message_id: str) -> bool:
-        """Tell whether a new message may not have this id: it exists, or is deleted just now."""
-        return message_id in self._nodes or message_id in self._base
+    def hand_over(self, message_id: str, place: Place) -> None:
+        """Move a child of a message that is deleted: what `topic.undo` takes back."""
+        self.change(message_id, parent_id=place.parent_id, siblings_group_id=place.group)
+        self.handed_over[message_id] = place
 
     def remove(self, message_id: str) -> None:
         """Take a message out; its children must be gone or moved before the delta is made."""
         node = self.node(message_id)
+        # As everyone knew it before: that is where it goes back to.
+        self._graves[message_id] = place_of(self._base.get(message_id) or node)
         self._nodes[message_id] = None
         self._count -= 1
         self._unlink(node)
@@ -504,29 +643,25 @@ class Draft(View):
         _exchange_active(self, message_id)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Set one key of the topic's other state."""
+        """Set one key of the topic's other state; None takes it out."""
         if self.state is self._base.state:
             self.state = dict(self.state)
         _exchange_state(self, key, value)
 
-    def seal(self, commit: str, cause: Cause) -> Delta | None:
+    def seal(self, commit: str, cause: Cause, *, force: bool = False) -> Delta | None:
         """
         Tell the changes as one delta, or None if there are none.
 
         Args:
             commit: The id of the commit that will make them.
             cause: Who asked for it.
+            force: Make a delta even without changes, so that mirrors compare digests.
 
         """
         put, drop = self._puts(), self._drops()
-        state = {
-            key: value
-            for key, value in self.state.items()
-            if self.state is not self._base.state
-            and not _same_json(self._base.state.get(key), value)
-        }
+        state = self._set_keys()
         same_active = self.active_node_id == self._base.active_node_id
-        if self.seq and same_active and not put and not drop and not state:
+        if self.seq and same_active and not put and not drop and not state and not force:
             return None  # at seq 0 it is a topic's birth, which is a change even without content
         return Delta(
             topic=self.topic_id,
@@ -543,8 +678,21 @@ class Draft(View):
             cause=cause,
         )
 
+    def _set_keys(self) -> dict[str, Any]:
+        if self.state is self._base.state:
+            return {}
+        old = self._base.state
+        gone = {key: None for key in old if key not in self.state}
+        return gone | {
+            key: value
+            for key, value in self.state.items()
+            if key not in old or not _same_json(old[key], value)
+        }
+
     def absorb(self, upper: Draft, delta: Delta) -> None:
         """Take over what a draft over this one decided, as its delta's commit."""
+        # What came and went in one commit is known to nobody: its id is free again.
+        self._graves |= {key: place for key, place in upper._graves.items() if key in self}
         for message_id, node in upper._nodes.items():
             old = self.get(message_id)
             if old is not None:
@@ -570,8 +718,12 @@ class Draft(View):
             if old is None:
                 fresh[message_id] = node
             elif old is not node:
-                changed.append(_changed_put(old, node, streamed=message_id in self.ended))
-        return [*(whole_put(node) for node in _parents_first(fresh)), *changed]
+                put = _changed_put(old, node, streamed=message_id in self.ended)
+                if message_id in self.rewritten:
+                    # Told even if it is what was there before: what was streamed is void.
+                    put = replace(put, data=node.data)
+                changed.append(put)
+        return [*(whole_put(node) for node in parents_first(fresh)), *changed]
 
     def _drops(self) -> list[str]:
         """Children before parents, so that a database deletes leaves only, whatever the depth."""
@@ -580,7 +732,7 @@ class Draft(View):
             for message_id, node in self._nodes.items()
             if node is None and (old := self._base.get(message_id)) is not None
         }
-        return [node.id for node in reversed(_parents_first(gone))]
+        return [node.id for node in reversed(parents_first(gone))]
 
     def _link(self, node: Node) -> None:
         gone = self._gone.get(node.parent_id)
@@ -604,6 +756,11 @@ class Draft(View):
 
     def __repr__(self) -> str:
         return f"<Draft over {self._base!r} touched={len(self._nodes)}>"
+
+
+def place_of(node: Node) -> Place:
+    """Return where a message hangs."""
+    return Place(node.parent_id, node.siblings_group_id)
 
 
 def on_the_wire(node: Node) -> Node:
@@ -680,7 +837,7 @@ def _same_json(one: Any, other: Any) -> bool:
     return one is other or canonical(one) == canonical(other)
 
 
-def _parents_first(nodes: dict[str, Node]) -> list[Node]:
+def parents_first(nodes: dict[str, Node]) -> list[Node]:
     """Order nodes so that each comes after its parent, keeping their order otherwise."""
     found: list[Node] = []
     placed: set[str] = set()
@@ -705,6 +862,9 @@ def _exchange_active(view: View, message_id: str | None) -> None:
 def _exchange_state(view: View, key: str, value: Any) -> None:
     for term in state_terms(key, view.state[key]) if key in view.state else ():
         view._digest.remove(term)
+    if value is None:  # no key has null as its value: null takes a key out
+        view.state.pop(key, None)
+        return
     for term in state_terms(key, value):
         view._digest.add(term)
     view.state[key] = value

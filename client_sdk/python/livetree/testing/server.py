@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from ..core import protocol as p
 from ..core.errors import Conflict, LivetreeError, NotFound, Validation
 from ..core.ids import uuid7
-from ..core.plan import ExpireLease
-from ..core.reads import branch_page, messages, topic_info, tree_page
+from ..core.plan import CopyTopic, ExpireLease
+from ..core.reads import branch_page, messages, path_page, topic_info, tree_page
 from ..core.tree import on_the_wire
 from ..transport import Socket
 from .clock import FakeClock, FakeRandom
@@ -23,6 +23,8 @@ from .topic import MemoryTopic
 
 __all__ = ["MemoryConnection", "MemoryServer"]
 
+MOST_UNREAD = 1_000
+
 
 class MemoryConnection(HandCrankedSocket):
     """
@@ -30,6 +32,7 @@ class MemoryConnection(HandCrankedSocket):
 
     Attributes:
         requests: Every request that came, in order.
+        watching: Whether it watches the list of topics.
         hello: The first frame, once it came.
 
     """
@@ -40,6 +43,7 @@ class MemoryConnection(HandCrankedSocket):
         self.hello: p.Hello | None = None
         self.topics: set[str] = set()
         self.models: list[str] = []
+        self.watching = False
         self._server = server
 
     @property
@@ -101,6 +105,7 @@ class MemoryServer:
         self.frame_bytes = 1024 * 1024
         self._random = FakeRandom(seed)
         self._done: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self._read_up_to: dict[tuple[str, str], int] = {}
         self._ids = 0
 
     async def open(self, url: str) -> Socket:
@@ -126,6 +131,7 @@ class MemoryServer:
             connection.drop(code, reason)
             connection.topics.clear()
             connection.models = []
+            connection.watching = False
 
     def restart(self) -> None:
         """Cut every connection and lose what isn't durable."""
@@ -200,6 +206,10 @@ class MemoryServer:
             connection.tell(p.ResultFrame(re=command.id, result=Raw(p.encode(result))))
         if isinstance(command, p.TopicOpen):
             self._subscribe(connection, self._topic(command.topic), command)
+        elif isinstance(command, p.TopicsWatch):
+            self._watch(connection, command)
+        elif isinstance(command, p.TopicMarkRead):
+            self._tell_read(connection.subject, self._topic(command.topic))
         elif isinstance(command, p.BotServe):
             connection.models = command.models
             for topic in self.topics.values():
@@ -210,9 +220,11 @@ class MemoryServer:
             case p.Mutation():
                 return self._run(connection.subject, command)
             case p.TopicList():
-                return self._list(command)
-            case p.BotServe():
+                return self._list(connection.subject, command)
+            case p.BotServe() | p.TopicsWatch():
                 return {}
+            case p.TopicMarkRead():
+                return self._mark_read(connection.subject, command)
             case p.StreamAppend():
                 frame, ack = self._topic(command.topic).append(command, durable=self.durable)
                 if frame is not None:
@@ -246,6 +258,15 @@ class MemoryServer:
                 page = branch_page(tree, command)
                 items = [replace(item, node=on_the_wire(item.node)) for item in page.items]
                 return replace(page, items=items)
+            case p.PathGet() | p.PathThrough():
+                path = path_page(tree, command)
+                return replace(path, nodes=[on_the_wire(node) for node in path.nodes])
+            case p.TrashList():
+                start = int(command.cursor or 0)
+                end = start + command.limit
+                rows = topic.trash.rows()
+                more = str(end) if end < len(rows) else None
+                return {"items": rows[start:end], "next": more, **head}
             case p.MessageGet():
                 return {"nodes": [on_the_wire(node) for node in messages(tree, command)], **head}
             case p.TopicDeltas():
@@ -258,16 +279,62 @@ class MemoryServer:
             case _:
                 raise Validation(f"unknown command {command!r}")
 
-    def _list(self, command: p.TopicList) -> dict[str, Any]:
-        infos = [
-            topic_info(topic.tree, topic.created_at)
+    # The list ---------------------------------------------------------------------------
+
+    def _list(self, subject: str, command: p.TopicList) -> dict[str, Any]:
+        entries = [
+            self._entry(subject, topic)
             for topic in self.topics.values()
-            if not topic.deleted and command.name in topic.tree.state["name"]
+            if topic.is_listed and command.name.casefold() in topic.tree.state["name"].casefold()
         ]
-        infos.sort(key=lambda info: (-info["lastActivityAt"], info["id"]))
+        entries.sort(key=lambda entry: (-entry.last_activity_at, entry.id))
         start = int(command.cursor or 0)
         end = start + command.limit
-        return {"topics": infos[start:end], "next": str(end) if end < len(infos) else None}
+        return {"topics": entries[start:end], "next": str(end) if end < len(entries) else None}
+
+    def _entry(self, subject: str, topic: MemoryTopic) -> p.TopicEntry:
+        read_seq, unread = self._seen(subject, topic)
+        info = topic_info(topic.tree, topic.created_at)
+        return msgspec.convert({**info, "readSeq": read_seq, "unread": unread}, p.TopicEntry)
+
+    def _seen(self, subject: str, topic: MemoryTopic) -> tuple[int, int]:
+        """Return how far a subject has read a topic, and what it hasn't of others'."""
+        read_seq = self._read_up_to.get((subject, topic.tree.topic_id), 0)
+        unread = sum(
+            node.version > read_seq and node.author != subject for node in topic.tree.nodes()
+        )
+        return read_seq, min(unread, MOST_UNREAD)
+
+    def _mark_read(self, subject: str, command: p.TopicMarkRead) -> dict[str, Any]:
+        topic = self._topic(command.topic)
+        before, _ = self._seen(subject, topic)
+        asked = topic.tree.seq if command.seq is None else command.seq
+        self._read_up_to[subject, command.topic] = max(before, min(asked, topic.tree.seq))
+        read_seq, unread = self._seen(subject, topic)
+        return {"readSeq": read_seq, "unread": unread}
+
+    def _watch(self, connection: MemoryConnection, command: p.TopicsWatch) -> None:
+        connection.watching = command.watching
+        if command.watching:
+            page = self._list(connection.subject, p.TopicList(limit=command.limit))
+            connection.tell(p.Topics(whole=True, **page))
+
+    def _tell_listed(self, topic: MemoryTopic) -> None:
+        for connection in self.connections:
+            if not connection.watching or topic.is_temporary:
+                continue
+            if topic.deleted:
+                connection.tell(p.Topics(whole=False, topics=[], gone=[topic.tree.topic_id]))
+            else:
+                entry = self._entry(connection.subject, topic)
+                connection.tell(p.Topics(whole=False, topics=[entry]))
+
+    def _tell_read(self, subject: str, topic: MemoryTopic) -> None:
+        read_seq, unread = self._seen(subject, topic)
+        frame = p.ReadPosition(topic=topic.tree.topic_id, read_seq=read_seq, unread=unread)
+        for connection in self.connections:
+            if connection.watching and connection.subject == subject:
+                connection.tell(frame)
 
     # Topics -----------------------------------------------------------------------------
 
@@ -280,8 +347,16 @@ class MemoryServer:
                 raise Conflict("this mutation id belongs to another request")
             repeated: dict[str, Any] = msgspec.json.decode(result)
             return repeated
-        if isinstance(command, p.TopicCreate) and command.topic not in self.topics:
+        if isinstance(command, p.TopicDuplicate):
+            source = self._topic(command.topic)
+            copy_id = command.copy_id or self.new_id()
+            command = source.copy(command, copy_id, now=self.clock.now_ms(), new_id=self.new_id)
+        if isinstance(command, p.TopicRestore) and command.topic in self.topics:
+            topic = self.topics[command.topic]
+        elif isinstance(command, (p.TopicCreate, CopyTopic)) and command.topic not in self.topics:
             topic = MemoryTopic(command.topic, self.new_id(), self.clock.now_ms())
+        elif isinstance(command, p.TopicRestore) and command.topic in self.topics:
+            topic = self.topics[command.topic]
         else:
             topic = self._topic(command.topic)
         offered = {each for each, epoch in topic.tree.live.items() if not epoch}
@@ -293,6 +368,8 @@ class MemoryServer:
             stored = {key: each for key, each in result_now.items() if key not in ("n", "parts")}
             self._done[key] = (request, p.encode(stored))
         self._publish(command.topic, frames)
+        if frames:
+            self._tell_listed(topic)
         self._offer(
             topic,
             [each for each, epoch in topic.tree.live.items() if not epoch and each not in offered],

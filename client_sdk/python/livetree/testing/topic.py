@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from ..core import protocol as p
 from ..core.errors import InvalidOperation, StaleStream
 from ..core.live import LiveReply
-from ..core.plan import Context, Written, plan
+from ..core.plan import Content, Context, CopyTopic, Planned, Written, plan
+from ..core.topic_rules import copy_path
 from ..core.tree import Tree, on_the_wire
+from .trash import MemoryTrash
 
 __all__ = ["MemoryTopic"]
 
@@ -57,6 +59,7 @@ class MemoryTopic:
         self.log: list[p.Delta] = []
         self.log_from = 0
         self.created_at = now
+        self.trash = MemoryTrash()
         self._replies: dict[str, _Reply] = {}
         self._left: dict[str, _Reply] = {}
 
@@ -65,6 +68,16 @@ class MemoryTopic:
         """Whether it has been deleted."""
         return "deletedAt" in self.tree.state
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it is in no list until it is kept."""
+        return "temporary" in self.tree.state
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the list of topics has it."""
+        return not self.deleted and not self.is_temporary
+
     def run(
         self, command: p.Mutation, *, subject: str | None, now: int, new_id: Callable[[], str]
     ) -> tuple[dict[str, Any], list[p.ServerFrame]]:
@@ -72,9 +85,13 @@ class MemoryTopic:
         context = Context(
             now=now, commit=new_id(), new_id=new_id, subject=subject, written=self._written
         )
-        planned = plan(self.tree, command, context)
+        planned = self._plan(command, context)
         frames: list[p.ServerFrame] = []
         if planned.delta is not None:
+            self.trash.bury(
+                planned.burial, {each: self.tree.node(each) for each in planned.delta.drop}
+            )
+            self.trash.revive(planned.revivals)
             # As a subscriber reads it, so that nothing is shared with the tree here.
             delta = msgspec.json.decode(p.encode(planned.delta), type=p.Delta)
             written: dict[str, Raw] = {}
@@ -85,11 +102,31 @@ class MemoryTopic:
             assert self.tree.apply(delta, written)
             self.log.append(delta)
             frames = [delta, *self._follow_live()]
+            for put in delta.put:
+                if put.data is not UNSET:
+                    self._left.pop(put.id, None)
         result = planned.result
         if isinstance(command, p.StreamClaim):
             live = self._replies[command.message_id].live
             result = result | {"n": live.n, "parts": live.parts()}
         return result, frames
+
+    def copy(
+        self, command: p.TopicDuplicate, copy_id: str, *, now: int, new_id: Callable[[], str]
+    ) -> CopyTopic:
+        """Return the command that makes the copy of a path."""
+        context = Context(now=now, commit="", new_id=new_id)
+        return copy_path(self.tree, command, copy_id, context)
+
+    def _plan(self, command: p.Mutation, context: Context) -> Planned:
+        while True:
+            try:
+                return plan(self.tree, command, context)
+            except Content as need:
+                if not need.trash:
+                    raise  # all content is in memory here
+                found = {wanted: self.trash.find(wanted) for wanted in need.trash}
+                context = replace(context, trash=context.trash | found)
 
     def _written(self, message_id: str) -> Written | None:
         reply = self._replies.get(message_id) or self._left.get(message_id)
