@@ -3,6 +3,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -14,7 +15,7 @@ from livetree_server.storage.schema import metadata
 from livetree_server.topics.ports import MutationKey
 from sqlalchemy import Engine, create_engine, event
 
-from tests.contracts.building import START, Room, ask, create, say
+from tests.contracts.building import START, Room, ask, check_stored, create, say
 
 OF_OURS = {"SCAN late", "SCAN asked", "SCAN unread"}
 VERBS = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
@@ -88,6 +89,56 @@ async def test_a_migration_that_fails_leaves_nothing(path: Path):
     assert ddl(path) == {}
     await (await SqliteStore.open(path)).close()
     assert "topic_keeps_id" in ddl(path)
+
+
+async def test_a_database_of_the_first_revision_comes_along_with_what_is_in_it(
+    path: Path, tmp_path: Path
+):
+    room, deleted = Room(), Room("deleted")
+    source = tmp_path / "source.db"
+    async with await SqliteStore.open(source) as store:
+        await room.do(store, create("Trip", mutation="m"), say("a"), ask("u", "r"))
+        await room.do(store, p.StreamClaim(message_id="r"))
+        await deleted.do(store, create("Gone"), say("a"), p.TopicDelete())
+    revised(path, "0001")
+    with closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute("ATTACH ? AS source", (str(source),))
+        for table in ("topic", "message", "event", "mutation", "live"):
+            names = [row[1] for row in sql.execute(f"PRAGMA main.table_info({table})")]
+            columns = ", ".join(f'"{name}"' for name in names)
+            taken = columns.replace('"active_node_id"', "NULL")  # there is no message yet
+            sql.execute(f"INSERT INTO main.{table} SELECT {taken} FROM source.{table}")
+        sql.execute(
+            "UPDATE main.topic SET active_node_id = its.active_node_id"
+            " FROM source.topic AS its WHERE its.id = main.topic.id"
+        )
+
+    async with await SqliteStore.open(path) as store:
+        await check_stored(store, room)
+        loaded = await store.load("deleted", deleted=True)
+        assert loaded is not None
+        assert loaded.state == deleted.tree.state
+        rows, _ = await store.topics(cursor=None, limit=10, name="")
+        assert [row.topic_id for row in rows] == ["topic"]
+        assert await store.unused(START * 2) == []
+        await room.do(store, p.StreamAbort(message_id="r"), p.MessageDelete(message_id="a"))
+        await room.do(store, p.TopicUndo())
+        await check_stored(store, room)
+    made = tmp_path / "made.db"
+    await (await SqliteStore.open(made)).close()
+    assert ddl(path) == ddl(made)
+
+
+def revised(path: Path, revision: str) -> None:
+    """Make an empty database of a revision, as the server of its time made it."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as tx:
+        config = Config()
+        config.set_main_option("script_location", "livetree_server.storage:migrations")
+        config.attributes["connection"] = tx
+        tx.exec_driver_sql(f"PRAGMA application_id = {files.APPLICATION}")
+        command.upgrade(config, revision)
+    engine.dispose()
 
 
 async def test_no_statement_goes_through_a_whole_table(path: Path):

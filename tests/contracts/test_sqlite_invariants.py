@@ -28,6 +28,9 @@ async def fill(path: Path) -> None:
             await room.do(store, p.StreamAbort(message_id=f"{name}r"))
             await room.do(store, *(say(f"{name}{place}") for place in range(3)))
             await room.do(store, say(f"{name}x", parent="ROOT", set_active=False))
+            await room.do(store, say(f"{name}t", parent="ROOT", set_active=False))
+            await room.do(store, p.MessageDelete(message_id=f"{name}t"))
+            await store.mark_read("ann", name, 3)
         await Room("C").do(store, create())
 
 
@@ -83,6 +86,16 @@ def message(topic_key: int, message_id: str, parent_id: str | None, **fields: ob
     return f"INSERT INTO message ({', '.join(row)}) VALUES ({values})"
 
 
+def buried(topic_key: int, message_id: str, **fields: object) -> str:
+    """Return the statement that adds a message to the trash; a sound one without fields."""
+    fields = {"entry_seq": TRASHED, **fields}
+    return message(topic_key, message_id, "anywhere", **fields).replace(
+        "INTO message", "INTO trash_message"
+    )
+
+
+TRASHED = 9
+"""The entry in the trash of topics 1 and 2."""
 TOPIC = (
     "INSERT INTO topic (id, root_id, seq, commit_id, digest, active_node_id, last_activity_at,"
     " last_created_at, created_at, name, name_folded, metadata, other_state)"
@@ -98,6 +111,8 @@ EVENT = "INSERT INTO event VALUES (1, 2, 'c', NULL, 'd', 0, x'00')"
         message(1, "new", "A-root", role="tool", status="paused", siblings_group_id=3),
         TOPIC.format(id="D", seq=0, active="NULL"),
         EVENT.replace("(1, 2,", "(1, 99,"),
+        buried(1, "new"),
+        buried(1, "A1"),
         "UPDATE topic SET active_node_id = 'Ax' WHERE id = 'A'",
         "UPDATE topic SET active_node_id = NULL WHERE id = 'A'",
         "UPDATE message SET parent_id = 'Ax' WHERE topic_key = 1 AND id = 'A1'",
@@ -168,6 +183,23 @@ def test_a_sound_write_is_not_refused(sql: sqlite3.Connection, statement: str):
         ("INSERT INTO live VALUES (1, 'Ar', 3, NULL, 5)", "live_lease|live_offer"),
         ("INSERT INTO live VALUES (1, 'Ar', 3, 5, 5)", "live_offer"),
         ("INSERT INTO live VALUES (1, 'Ar', -1, NULL, NULL)", "live_epoch"),
+        # What is in the trash can come back.
+        (buried(1, "At"), "trash_message.topic_key, trash_message.id"),
+        (buried(1, "new", role="root"), "trash_message_role"),
+        (buried(1, "new", status="gone"), "trash_message_status"),
+        (buried(1, "new", siblings_group_id=-1), "trash_message_group"),
+        (buried(1, "new", role=None), "NOT NULL"),
+        (buried(1, "new", data=None), "NOT NULL"),
+        (
+            f"INSERT INTO trash VALUES (1, {TRASHED}, 'o', NULL, 1, NULL, NULL, 1, '{{}}')",
+            "trash.topic_key, trash.seq",
+        ),
+        ("INSERT INTO trash VALUES (1, 0, 'o', NULL, 1, NULL, NULL, 1, '{}')", "trash_seq"),
+        # A subject has read a topic up to one place.
+        ("INSERT INTO reading VALUES ('ann', 1, 4)", "reading.subject, reading.topic_key"),
+        ("INSERT INTO reading VALUES ('bea', 1, -1)", "reading_seq"),
+        ("UPDATE topic SET temporary = NULL WHERE id = 'A'", "NOT NULL"),
+        ("UPDATE topic SET used_at = 'now' WHERE id = 'A'", "cannot store TEXT"),
     ],
 )
 def test_a_write_that_breaks_an_invariant_is_refused(
@@ -187,6 +219,10 @@ def test_a_write_that_breaks_an_invariant_is_refused(
         message(9, "new", None),
         EVENT.replace("(1, 2,", "(9, 2,"),
         "INSERT INTO live VALUES (1, 'nobody', 3, 5, NULL)",
+        buried(1, "new", entry_seq=TRASHED + 1),
+        buried(3, "new"),
+        "INSERT INTO trash VALUES (9, 1, 'o', NULL, 1, NULL, NULL, 1, '{}')",
+        "INSERT INTO reading VALUES ('bea', 9, 1)",
     ],
 )
 def test_a_row_of_nothing_is_refused(keyed: sqlite3.Connection, statement: str):
@@ -247,7 +283,7 @@ def test_deleting_a_topic_takes_all_of_it_but_what_was_done_once(keyed: sqlite3.
 
     keyed.execute("DELETE FROM topic WHERE id = 'A'")
 
-    for table in ("message", "event", "live"):
+    for table in ("message", "event", "live", "trash", "trash_message", "reading"):
         of_topic = f"SELECT count(*) FROM {table} WHERE topic_key = 1"
         assert keyed.execute(of_topic).fetchone() == (0,)
     assert keyed.execute("SELECT mutation FROM mutation ORDER BY 1").fetchall() == [
@@ -255,6 +291,14 @@ def test_deleting_a_topic_takes_all_of_it_but_what_was_done_once(keyed: sqlite3.
         ("make B",),
     ]
     assert active(keyed) == ["B2", None]
+
+
+def test_deleting_a_trash_entry_takes_its_messages_and_no_others(keyed: sqlite3.Connection):
+    keyed.execute("DELETE FROM trash WHERE topic_key = 1")
+
+    left = keyed.execute("SELECT topic_key, id FROM trash_message").fetchall()
+    assert left == [(2, "Bt")]
+    assert keyed.execute("SELECT count(*) FROM message WHERE topic_key = 1").fetchone() == (7,)
 
 
 def test_the_key_of_a_topic_that_is_gone_is_not_given_again(sql: sqlite3.Connection):

@@ -143,7 +143,7 @@ def names(frame: dict[str, Any]) -> list[str]:
     return [topic["id"] for topic in frame["topics"]]
 
 
-async def test_first_the_whole_list_is_told_and_then_only_what_changes(house: House):
+async def test_S9_first_the_whole_list_is_told_and_then_only_what_changes(house: House):
     await house.create("a")
     await house.create("b")
     reader = house.watch()
@@ -182,7 +182,7 @@ async def test_the_whole_is_a_page_and_says_what_is_below(house: House):
     assert cursor is None
 
 
-async def test_temporary_topics_are_never_told_until_they_are_kept(house: House):
+async def test_S10_temporary_topics_are_never_told_until_they_are_kept(house: House):
     reader = house.watch()
     await house.told(reader)
     for topic_id in ("kept", "deleted"):
@@ -196,7 +196,7 @@ async def test_temporary_topics_are_never_told_until_they_are_kept(house: House)
     assert names((await house.told(reader))[0]) == ["kept"]
 
 
-async def test_H3_what_is_hidden_is_never_named(house: House):
+async def test_H3_and_S12_what_is_hidden_is_never_named(house: House):
     await house.create("mine-1")
     await house.create("secret-1")
     reader = house.watch(allowed=lambda topic_id: topic_id.startswith("mine"))
@@ -204,8 +204,14 @@ async def test_H3_what_is_hidden_is_never_named(house: House):
     for each in ("mine-2", "secret-2"):
         await house.create(each)
         await house.say(each, "bob")
-    await house.do(p.TopicDelete(topic="secret-1"))
-    await house.do(p.TopicRestore(topic="secret-1"))
+    for each in ("secret-1", "mine-1"):
+        await house.do(p.TopicDelete(topic=each))
+    await house.quiet()
+    for each in ("secret-1", "mine-1"):
+        house.rooms.watching.changed(each)  # told in one round
+    await house.quiet()
+    for each in ("secret-1", "mine-1"):
+        await house.do(p.TopicRestore(topic=each))
     await house.mark("secret-2", 1)
     await house.mark("mine-2", 1)
     frames = await house.told(reader)
@@ -248,6 +254,8 @@ async def test_S7_a_watcher_whose_buffer_was_full_from_the_start_is_told_later(h
 
 
 async def test_S7_who_fills_up_amid_what_is_told_misses_nothing(house: House):
+    await house.create("a")
+    await house.mark("a", 1)
     reader = house.watch()
     await house.told(reader)
     send = reader.send
@@ -257,9 +265,10 @@ async def test_S7_who_fills_up_amid_what_is_told_misses_nothing(house: House):
         reader.full = True
 
     reader.send = fill  # type: ignore[method-assign]
-    await house.create("a")
-    await house.mark("a", 1)
+    house.rooms.watching.changed("a")
+    house.rooms.watching.read("ann", "a")
     await house.quiet()
+    assert [frame["type"] for frame in reader.frames] == ["topics"]
     reader.full = False
     house.rooms.watching.reads_again(reader)
     frames = await house.told(reader)
@@ -303,7 +312,7 @@ async def test_a_creation_whose_outcome_was_unknown_is_told_if_it_happened(house
     assert names((await house.told(reader))[-1]) == ["a"]
 
 
-async def test_one_subject_sees_one_position_on_all_devices_and_others_their_own(house: House):
+async def test_S11_one_subject_sees_one_position_on_all_devices_and_others_their_own(house: House):
     await house.create("a")
     for _ in range(3):
         await house.say("a", "bob")
@@ -320,7 +329,7 @@ async def test_one_subject_sees_one_position_on_all_devices_and_others_their_own
     assert await house.mark("nothing", 1) is None
 
 
-async def test_what_is_told_never_goes_back(house: House):
+async def test_S9_what_is_told_never_goes_back(house: House):
     await house.create("a")
     readers = [house.watch() for _ in range(3)]
 
@@ -450,6 +459,20 @@ async def test_R6_many_who_come_at_once_do_not_keep_the_others_waiting(
         assert other.frames[0]["whole"]
 
 
+async def test_R6_who_asks_again_waits_behind_those_who_have_not_been_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watching_module, "WHOLE_AT_ONCE", 1)
+    order: list[str] = []
+    readers = {name: Reader() for name in ("greedy", "patient")}
+    for name, reader in readers.items():
+        reader.send = lambda _, name=name: order.append(name)  # type: ignore[misc]
+        house.watch(reader=reader)
+    house.watch(reader=readers["greedy"])
+    await house.quiet()
+    assert order == ["patient", "greedy"]
+
+
 async def test_R6_a_list_of_which_little_may_be_seen_is_looked_through_in_large_pages(
     house: House, monkeypatch: pytest.MonkeyPatch
 ):
@@ -577,7 +600,7 @@ async def open_topic(house: House, topic_id: str, reader: Reader) -> None:
     assert isinstance(await opened, bytes)
 
 
-async def test_a_temporary_topic_is_erased_an_hour_after_its_last_use(house: House):
+async def test_S10_a_temporary_topic_is_erased_an_hour_after_its_last_use(house: House):
     for topic_id in ("unused", "spoken", "watched", "kept"):
         await house.create(topic_id, temporary=True)
     await house.create("plain")
@@ -745,7 +768,7 @@ async def test_two_devices_and_another_subject_on_a_real_server(tmp_path: Path):
             assert {each.name for each in topics.entries} == {"Renamed", "Other", "Hidden"}
 
 
-async def test_paging_and_names_and_narrow_tokens_on_a_real_server(tmp_path: Path):
+async def test_S12_paging_and_names_and_narrow_tokens_on_a_real_server(tmp_path: Path):
     async with serving(tmp_path / "livetree.db") as client, client("ann") as admin:
         for number in range(12):
             await admin.create_topic(f"Straße {number}", topic_id=f"t-{number}")

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,6 +15,7 @@ from livetree.core.content import parts_checksum
 from livetree.core.errors import LivetreeError
 from livetree.core.live import LiveReply
 from livetree.core.plan import Context, ExpireLease, ExpireOffer, plan
+from livetree.core.topic_rules import copy_path
 from livetree.core.tree import Tree, View
 from msgspec import UNSET, Raw
 
@@ -24,7 +26,16 @@ from tests.helpers import (
     differences,
     over_the_wire,
 )
-from tests.tree.topic import ROOT, Topic, ended_data, message, run_of, topic_of
+from tests.tree.topic import (
+    ROOT,
+    Topic,
+    ended_data,
+    message,
+    plan_with,
+    rewriting,
+    run_of,
+    topic_of,
+)
 
 TEXTS = st.sampled_from(["", "hi", " \n", "é\0\U0001f600", "longer text, longer than the others"])
 GROUPS = st.sampled_from([0, 0, 0, 1, 2, 7])
@@ -51,6 +62,7 @@ BEGINNINGS: list[tuple[str, ...]] = [
     ("u > a:1 > c1:6 > d1", "a > c2:6", "u > b:1 > e1:6", "u > c:1"),
     ("u1 > a1 > u2 > s* > below", "u2 > t+", "a1 > r1 > b1"),
     ("u1:3 > a1", "u2:3 > a2?", "u3:3 > a3:1+", "u3 > a4:1*"),
+    ("u > a:1 > r~", "u > b:1 > x:2 > y", "b > z:2", "u > c:1~ > s~", "c > t~"),
 ]
 
 
@@ -154,8 +166,51 @@ class Draw:
             ),
         )
 
+    def delete_group(self) -> p.Mutation:
+        return p.MessageDeleteGroup(message_id=self.an_id(), base=self.a_base())
+
     def clear(self) -> p.Mutation:
         return p.TopicClear(base=self.a_base())
+
+    def undo(self) -> p.Mutation:
+        seqs = sorted(self.topic.trash.entries)
+        seq = self.one(st.sampled_from([None, None, *seqs, *seqs, 1]), label="undone")
+        return p.TopicUndo(seq=seq)
+
+    def restore(self) -> p.Mutation:
+        buried = [row.node.id for row in self.topic.trash.rows()]
+        message_id = self.one(st.sampled_from(buried * 4 + ["nope", ROOT]), label="restored")
+        return p.MessageRestore(
+            message_id=self.one(st.sampled_from([message_id] * 5 + [self.an_id()])),
+            cascade=self.one(st.booleans(), label="cascade"),
+        )
+
+    def reserve(self) -> p.Mutation:
+        named = [self.a_new_id() for _ in range(self.one(st.integers(0, 2), label="named"))]
+        return p.BranchReserve(
+            anchor_id=self.an_id(),
+            message_ids=[each for each in named if each is not None],
+            activate=self.one(st.booleans(), label="activate"),
+        )
+
+    def retry(self) -> p.Mutation:
+        failed = [
+            node.id
+            for node in self.topic.tree.nodes()
+            if node.role == "assistant" and (node.status in ("error", "paused") or node.empty)
+        ]
+        message_id = self.one(st.sampled_from(sorted(failed) * 4 + ["nope"]), label="retried")
+        return p.MessageRetry(
+            message_id=self.one(st.sampled_from([message_id] * 3 + [self.an_id()])),
+            when_live=self.when_live(),
+            base=self.a_base(),
+        )
+
+    def when_live(self) -> Any:
+        return self.one(st.sampled_from(["reject", "steer", "steer"]), label="when live")
+
+    def persist(self) -> p.Mutation:
+        return p.TopicPersist()
 
     def set_active(self) -> p.Mutation:
         return p.TopicSetActive(node_id=self.one(st.one_of(st.none(), st.just(self.an_id()))))
@@ -184,7 +239,19 @@ class Draw:
     def submit_existing(self) -> p.Mutation:
         return self._submit(p.Existing(message_id=self.an_id()))
 
-    def _submit(self, user: p.Fresh | p.Existing) -> p.Mutation:
+    def submit_reserved(self) -> p.Mutation:
+        open_prompts = [
+            node.id for node in self.topic.tree.nodes() if self.view.awaits_input(node.id)
+        ]
+        message_id = self.one(st.sampled_from(sorted(open_prompts) * 4 + ["nope"]), label="filled")
+        return self._submit(
+            p.Reserved(
+                message_id=self.one(st.sampled_from([message_id] * 3 + [self.an_id()])),
+                **self.some(text=TEXTS, data=DATA, model=MODELS),
+            )
+        )
+
+    def _submit(self, user: p.Fresh | p.Existing | p.Reserved) -> p.Mutation:
         count = self.one(st.integers(0, 3), label="replies")
         placeholders = [
             p.Placeholder(message_id=self.a_new_id(), model=self.one(MODELS)) for _ in range(count)
@@ -192,7 +259,11 @@ class Draw:
         group = self.one(st.one_of(st.none(), GROUPS), label="group")
         preserve = self.one(st.booleans(), label="preserve")
         return p.TurnSubmit(
-            user=user, placeholders=placeholders, group=group, preserve_active=preserve
+            user=user,
+            placeholders=placeholders,
+            group=group,
+            preserve_active=preserve,
+            when_live=self.when_live(),
         )
 
     def a_reply(self) -> str:
@@ -228,8 +299,13 @@ class Draw:
     BATCHABLE = (
         *("create", "create", "sibling", "update", "move", "delete", "clear", "set_active"),
         *("rename", "set_metadata", "set_namespace", "submit_fresh", "submit_existing"),
+        *("submit_reserved", "reserve", "retry", "delete_group", "restore"),
     )
-    ANY = (*BATCHABLE, "claim", "finish", "abort", "expire_lease", "expire_offer", "batch")
+    ANY = (
+        *BATCHABLE,
+        *("claim", "finish", "abort", "expire_lease", "expire_offer", "batch"),
+        *("undo", "undo", "persist"),
+    )
 
     def command(self, kinds: Sequence[str] = ANY) -> p.Mutation:
         kind = self.one(st.sampled_from(kinds), label="kind")
@@ -256,15 +332,15 @@ class TopicMachine(RuleBasedStateMachine):
         self.told = len(self.topic.deltas)
         self.gone: list[str] = []
 
-    @initialize(lines=st.sampled_from(BEGINNINGS))
-    def begin_with(self, lines: tuple[str, ...]) -> None:
-        self.begin(topic_of(*lines))
+    @initialize(lines=st.sampled_from([*BEGINNINGS, None]))
+    def begin_with(self, lines: tuple[str, ...] | None) -> None:
+        self.begin(Topic(temporary=True) if lines is None else topic_of(*lines))
 
     # Commands, one by one ----------------------------------------------------------------
 
     def ask(self, command: p.Mutation) -> None:
         """Carry a command out; what is refused has changed nothing, as `Topic.do` proves."""
-        before = over_the_wire(self.topic.tree)
+        before, trash = over_the_wire(self.topic.tree), buried(self.topic)
         try:
             result = self.topic.do(command)
         except LivetreeError:
@@ -272,6 +348,7 @@ class TopicMachine(RuleBasedStateMachine):
         finally:
             self.topic.now += 7
         check_effect(before, self.topic.tree, command, result)
+        check_trash_effect(trash, self.topic, command, result)
         self.follow(before)
 
     def draw(self, data: Any) -> Draw:
@@ -283,7 +360,13 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def submit(self, data: Any) -> None:
-        self.ask(self.draw(data).command(["submit_fresh", "submit_fresh", "submit_existing"]))
+        kinds = ["submit_fresh", "submit_fresh", "submit_existing", "submit_reserved"]
+        self.ask(self.draw(data).command(kinds))
+
+    @precondition(lambda self: len(self.twin))
+    @rule(data=st.data())
+    def reserve_or_retry(self, data: Any) -> None:
+        self.ask(self.draw(data).command(["reserve", "retry", "retry", "submit_reserved"]))
 
     @precondition(lambda self: len(self.twin))
     @rule(data=st.data())
@@ -298,11 +381,39 @@ class TopicMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.twin))
     @rule(data=st.data())
     def delete(self, data: Any) -> None:
-        self.ask(self.draw(data).delete())
+        self.ask(self.draw(data).command(["delete", "delete", "delete_group"]))
+
+    @precondition(lambda self: self.topic.trash.entries)
+    @rule(data=st.data())
+    def bring_back(self, data: Any) -> None:
+        self.ask(self.draw(data).command(["undo", "restore"]))
+
+    @rule()
+    def delete_the_topic_and_restore_it(self) -> None:
+        self.ask(p.TopicRestore())
+        self.ask(p.TopicDelete())
+        if "deletedAt" in self.topic.tree.state:
+            self.ask(p.TopicRestore())
+
+    @precondition(lambda self: len(self.twin))
+    @rule(data=st.data())
+    def duplicate(self, data: Any) -> None:
+        """Copy a path, and find it in the copy as it is here."""
+        tree = self.topic.tree
+        node_id = data.draw(st.sampled_from(sorted(self.topic.ids())), label="copied")
+        ids = (f"copy-{each}" for each in count())
+        context = Context(now=self.topic.now, commit="copy", new_id=ids.__next__)
+        command = copy_path(tree, p.TopicDuplicate(node_id=node_id), "copy", context)
+        copied = Tree("copy", "copied-root")
+        planned = plan(copied, command, context)
+        assert planned.delta is not None
+        assert copied.apply(planned.delta)
+        check_invariants(copied)
+        check_copy(tree, node_id, copied)
 
     @rule(data=st.data())
     def topic_command(self, data: Any) -> None:
-        kinds = ["set_active"] * 5 + ["rename", "set_metadata", "set_namespace", "clear"]
+        kinds = ["set_active"] * 5 + ["rename", "set_metadata", "set_namespace", "clear", "persist"]
         self.ask(self.draw(data).command(kinds))
 
     @precondition(lambda self: self.topic.tree.live)
@@ -330,40 +441,37 @@ class TopicMachine(RuleBasedStateMachine):
         # A copy to the last detail: which numbers groups have had decides which one is fresh.
         before, alone = over_the_wire(self.topic.tree), copy.deepcopy(self.topic.tree)
         form = canonical_form(self.topic.tree)
-        expected = [one_by_one(alone, *each) for each in zip(commands, contexts, strict=True)]
-        contexts = [self.frozen_context(place) for place in range(count)]
 
-        draft, decided = run_of(self.topic.tree, commands, contexts)
+        draft, decided = run_of(self.topic.tree, commands, contexts, self.topic.trash)
 
         assert_equal_everywhere(before=form, after_planning=self.topic.tree)
+        trash: Any = self.topic.trash
+        rewritten: set[str] = set()
+        expected = []
+        for place, _ in enumerate(decided):
+            # A run ends before what needs the trash, unless it is the first.
+            given = rewriting(self.frozen_context(place), rewritten)
+            expected.append(one_by_one(alone, commands[place], given, trash, rewritten))
+            trash = None
         outcomes = [
             each.code if isinstance(each, LivetreeError) else (each.delta, each.result)
             for each in decided
         ]
-        if self.uses_an_id_again(expected):
-            return  # a number that a group below the old message had is then avoided, or not
         unlike = differences(*(json.loads(p.encode(each)) for each in (expected, outcomes)))
         assert not unlike, "one by one, and in a run:\n  " + "\n  ".join(unlike)
         assert_equal_everywhere(alone=alone, run=canonical_form(draft))
+        for message_id in [*self.gone, *self.topic.ids()]:
+            assert alone.grave(message_id) == draft.grave(message_id)
         check_invariants(draft)
-        commits = [
-            (each.delta, ended_data(each))
-            for each in decided
-            if not isinstance(each, LivetreeError) and each.delta is not None
-        ]
-        for delta, written in commits:
-            self.topic.adopt(delta, written, over_the_wire(self.topic.tree))
+        for each in decided:
+            if isinstance(each, LivetreeError) or each.delta is None:
+                continue
+            old = over_the_wire(self.topic.tree)
+            self.topic.bury(each)
+            self.topic.adopt(each.delta, ended_data(each), old)
         self.topic.now += 7
         assert_equal_everywhere(alone=alone, applied=self.topic.tree)
         self.follow(before)
-
-    @staticmethod
-    def uses_an_id_again(outcomes: Sequence[Any]) -> bool:
-        deltas = [each[0] for each in outcomes if not isinstance(each, str) and each[0]]
-        dropped = {message_id for delta in deltas for message_id in delta.drop}
-        return any(
-            put.id in dropped for delta in deltas for put in delta.put if put.data is not UNSET
-        )
 
     def frozen_context(self, place: int) -> Context:
         """Return a context that gives the same ids each time it is made."""
@@ -488,15 +596,61 @@ class TopicMachine(RuleBasedStateMachine):
             assert (node.preview, node.empty) in (told, ("", False))
 
 
-def one_by_one(tree: Tree, command: p.Mutation, context: Context) -> Any:
+def one_by_one(
+    tree: Tree, command: p.Mutation, context: Context, trash: Any, rewritten: set[str]
+) -> Any:
     """Carry a command out on a tree that has no others waiting."""
     try:
-        planned = plan(tree, command, context)
+        if trash is None:
+            planned = plan(tree, command, context)
+        else:
+            planned = plan_with(trash, tree, command, context)
     except LivetreeError as refusal:
         return refusal.code
     if planned.delta is not None:
         assert tree.apply(planned.delta, ended_data(planned))
+        rewritten.update(put.id for put in planned.delta.put if put.data is not UNSET)
     return planned.delta, planned.result
+
+
+def buried(topic: Topic) -> dict[str, p.Node]:
+    """Return what is in the trash."""
+    return {row.node.id: row.node for row in topic.trash.rows()}
+
+
+def check_trash_effect(
+    before: dict[str, p.Node], topic: Topic, command: p.Mutation, result: dict[str, Any]
+) -> None:
+    """Demand that what a command deleted is in the trash, and what it brought back isn't."""
+    now = buried(topic)
+    went, came = {*now} - {*before}, {*before} - {*now}
+    match command:
+        case p.MessageDelete() | p.MessageDeleteGroup() | p.TopicClear():
+            assert (went, came) == ({*result["deleted"]}, set())
+        case p.TopicUndo() | p.MessageRestore():
+            assert (went, came) == (set(), {*result["restored"]})
+        case p.Batch():
+            assert not (went & came)
+            assert came <= topic.ids()
+        case _:
+            assert now == before
+
+
+def check_copy(tree: Tree, node_id: str, copied: Tree) -> None:
+    """Demand that a topic is the copy of a path, and has nothing else."""
+    originals, path = tree.path(node_id), copied.path(copied.active_node_id)
+    assert len(copied) == len(path) == len(originals)
+    for original, node in zip(originals, path, strict=True):
+        assert (node.role, node.data, node.preview) == (
+            original.role,
+            original.data,
+            original.preview,
+        )
+        assert (node.siblings_group_id, node.context, node.stats) == (0, None, None)
+        assert node.status == ("error" if original.status == "pending" else original.status)
+        assert node.created_at == original.created_at
+    assert {"name", "metadata", "live", "lastActivityAt"} == {*copied.state}
+    assert copied.state["metadata"] == tree.state["metadata"]
 
 
 def check_effect(before: Tree, after: Tree, command: p.Mutation, result: dict[str, Any]) -> None:
@@ -549,15 +703,81 @@ def check_effect(before: Tree, after: Tree, command: p.Mutation, result: dict[st
             assert not new
             assert active is None
             assert {*result["deleted"]} == {*old}
+        case p.MessageDeleteGroup():
+            target = old[command.message_id]
+            members = {command.message_id}
+            if target.siblings_group_id:
+                members = {
+                    each
+                    for each, node in old.items()
+                    if _group(node) == _group(target) and node.role == "assistant"
+                }
+            assert went == members == {*result["deleted"]}
+            assert not came
+            children = [each for top in result["deleted"] for each in before.children(top)]
+            assert result["reparented"] == children
+            assert {where[each] for each in children} <= {target.parent_id}
+            for each in changed - {*children}:
+                assert new[each].context is None
+            if before.active_node_id not in went:
+                assert active == before.active_node_id
+            _check_groups(old, new, {*children})
+        case p.TopicUndo():
+            assert came == {*result["restored"]}
+            assert not went
+            assert changed == {*result["reparented"]}
+            if result["newActive"] == "UNCHANGED":
+                assert active == before.active_node_id
+            else:
+                assert active == result["newActive"]
+            assert all(new[each].status != "pending" for each in came)
+            assert not ({*after.live} - {*before.live})
+        case p.MessageRestore():
+            assert came == {*result["restored"]}
+            assert command.message_id in came
+            assert command.cascade or len(came) == 1
+            assert not went
+            assert not changed
+            assert active == before.active_node_id
+            assert new[command.message_id].parent_id == result["parentId"]
+            assert all(new[each].status != "pending" for each in came)
+        case p.BranchReserve():
+            assert came == {*result["reserved"]}
+            assert len(came) == (1 if before.has_children(command.anchor_id) else 2)
+            assert all(after.awaits_input(each) for each in came)
+            assert {new[each].parent_id for each in came} == {command.anchor_id}
+            assert not went
+            assert not changed
+            chosen = result["messageId"] if command.activate else before.active_node_id
+            assert active == chosen
+        case p.MessageRetry():
+            assert not came
+            assert not went
+            steered = {*before.live}
+            below = {node.id for node in before.subtree(command.message_id)}
+            assert changed <= below | steered
+            node = new[command.message_id]
+            assert (node.status, node.empty, node.context) == ("pending", True, None)
+            assert after.live == {command.message_id: 0}
+            assert all(new[each].context is None for each in below)
+            assert all(new[each].status == "paused" for each in steered - {command.message_id})
+            assert active == before.active_node_id
         case p.TurnSubmit():
             replies = result["placeholderIds"]
             assert came >= {*replies}
             assert came - {*replies} <= {result["userId"]}
             assert not went
-            assert changed <= {*before.children(result["userId"])}
+            steered = {*before.live}
+            assert not steered or command.when_live == "steer"
+            assert all(new[each].status == "paused" for each in steered)
+            filled = {result["userId"]} if isinstance(command.user, p.Reserved) else set()
+            assert changed <= {*before.children(result["userId"])} | steered | filled
+            for each in filled:
+                assert before.awaits_input(each)
+                assert not new[each].empty
             chosen = replies[-1] if replies else result["userId"]
             assert active == (before.active_node_id if command.preserve_active else chosen)
-            assert after.live == {**before.live, **dict.fromkeys(replies, 0)}
+            assert after.live == dict.fromkeys(replies, 0)
         case p.StreamFinish() | p.StreamAbort() | ExpireOffer():
             assert not came
             assert not went

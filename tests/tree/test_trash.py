@@ -411,8 +411,8 @@ def test_T12_with_the_parent_gone_too_it_comes_back_to_the_nearest_that_lives():
     assert (topic.parent("a2"), topic.parent("w1")) == ("u1", "u1")
     assert topic.node("a2").context is None, "it was derived from others"
     assert topic.node("w1").context == CONTEXT
-    assert undo(topic, last)["reparented"] == []
-    assert topic.parent("a1") == "u1"
+    assert undo(topic, last)["reparented"] == ["w1"], "which this one has put there"
+    assert (topic.parent("a1"), topic.parent("w1")) == ("u1", "a1")
 
 
 def test_T12_with_all_above_gone_it_comes_back_as_a_first_turn():

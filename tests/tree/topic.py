@@ -346,8 +346,7 @@ def run_of(
         except LivetreeError as refusal:
             decided.append(refusal)
             continue
-        except Content as need:
-            assert need.trash
+        except Content:
             break
         decided.append(planned)
         if planned.delta is not None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -55,6 +56,19 @@ RETRY_SECONDS: Final = 1.0
 
 APPEND_LEASE_MS: Final = 15_000
 """How long an append keeps the lease for."""
+
+_FAR_REACHING: Final = (
+    p.TopicClear,
+    p.TopicUndo,
+    p.MessageDelete,
+    p.MessageDeleteGroup,
+    p.MessageRestore,
+    p.MessageRetry,
+    p.Batch,
+)
+
+LARGE_TOPIC: Final = 2_000
+"""How many messages are made into a tree without letting others have their turn."""
 
 FAULTS_LOGGED: Final = 100
 """How many faults of a topic its line in the log names."""
@@ -233,9 +247,14 @@ class Runner:
             self._refuse_all(error)
             return
         if loaded is not None:
-            self._room = Room(loaded, contents)
-            if not self._room.deleted and (found := faults(self._room.tree, loaded.digest)):
-                self._repair(self._room, found)
+            if len(loaded.nodes) > LARGE_TOPIC:
+                # Meanwhile the other topics go on.
+                room, found = await asyncio.to_thread(_built, loaded, contents)
+            else:
+                room, found = _built(loaded, contents)
+            self._room = room
+            if found and not room.deleted:
+                self._repair(room, found)
         elif self.queue and _makes_topic(self.queue[0]):
             self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
 
@@ -360,20 +379,31 @@ class Runner:
         """
         Plan a run. Deciding never waits: content that it needs is read, and it begins again.
 
+        Nothing else of the room is used meanwhile: the queue is its only way in. So what
+        may touch very many messages is decided in a thread, and other topics go on.
+
         Raises:
             Internal: If the database doesn't have what the first command needs.
 
         """
         trash: dict[Wanted, TrashEntry | None] = {}
+        is_far_reaching = any(_is_far_reaching(each.command, room) for each in waiting)
         while True:
+            decide = partial(
+                room.decide,
+                waiting,
+                now=self._rooms.clock(),
+                new_id=self._rooms.new_id,
+                trash=trash,
+            )
             try:
-                return room.decide(
-                    waiting, now=self._rooms.clock(), new_id=self._rooms.new_id, trash=trash
-                )
+                return await asyncio.to_thread(decide) if is_far_reaching else decide()
             except Content as need:
                 await warm(room, need.message_ids, self._rooms.store)
                 for wanted in need.trash:
-                    trash[wanted] = await self._rooms.store.trash(self.topic_id, wanted)
+                    entry = await self._rooms.store.trash(self.topic_id, wanted)
+                    trash[wanted] = entry
+                    is_far_reaching |= entry is not None and len(entry.nodes) > LARGE_TOPIC
 
     def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
         for each in waiting:
@@ -578,6 +608,20 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<Runner {self.topic_id} waiting={len(self.queue)} room={self._room!r}>"
+
+
+def _is_far_reaching(command: p.Mutation, room: Room) -> bool:
+    """Tell whether a command may touch so many messages that others would wait for it."""
+    if isinstance(command, ImportTopic):
+        return len(command.nodes) > LARGE_TOPIC
+    return len(room.tree) > LARGE_TOPIC and isinstance(command, _FAR_REACHING)
+
+
+def _built(
+    loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]]
+) -> tuple[Room, list[Fault]]:
+    room = Room(loaded, contents)
+    return room, faults(room.tree, loaded.digest)
 
 
 def _makes_topic(job: Waiting | Job) -> bool:

@@ -151,7 +151,7 @@ class Close:
 # Messages and deltas --------------------------------------------------------------------
 
 
-class Node(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Node(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """
     One message, as both sides hold it and as snapshots and reads carry it.
 
@@ -184,7 +184,7 @@ class Node(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
         _read_null(self, "decisions", "stats", "timing", "context")
 
 
-class Put(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Put(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """
     A row that a commit wrote: a new one whole, of an old one the changed fields.
 

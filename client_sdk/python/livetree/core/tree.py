@@ -354,6 +354,17 @@ class Tree(View):
         length = 0 if message_id is None else self._places.get(message_id, -1) + 1
         return Line(self._line, self._places, length)
 
+    def subtree(self, top_id: str) -> list[Node]:
+        nodes, children = self._nodes, self._children
+        found: list[Node] = []
+        waiting = [top_id]
+        while waiting:
+            node = nodes[waiting.pop()]
+            found.append(node)
+            if node.id in children:
+                waiting.extend(message_id for _, message_id in reversed(children[node.id]))
+        return found
+
     def _cut_line(self, place: int) -> None:
         for message_id in self._line[place:]:
             del self._places[message_id]
@@ -566,6 +577,10 @@ class Draft(View):
     def base(self) -> View:
         """What lies below."""
         return self._base
+
+    def subtree(self, top_id: str) -> list[Node]:
+        # Mostly a command looks before it has changed anything.
+        return self._base.subtree(top_id) if not self._nodes else super().subtree(top_id)
 
     def next_created_at(self) -> int:
         """Return the time of a message created now: later than any before it."""
