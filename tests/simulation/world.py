@@ -191,6 +191,7 @@ class World:
         self.tasks: set[asyncio.Task[None]] = set()
         self.created: set[str] = set()
         self.deleted: set[str] = set()
+        self.restored: set[str] = set()
         self.application = self._start()
 
     def _start(self) -> Application:
@@ -312,9 +313,15 @@ class World:
         some = rng.choice(nodes) if nodes else None
         kind = rng.random()
         text = f"text {rng.getrandbits(32):08x}"
+        if rng.random() < 0.25:
+            await self._rarer_command(mirror, rng, some, text)
+            return
         try:
             if kind < 0.12:
-                turn = await mirror.submit(text, models=["echo"] * rng.randrange(1, 3))
+                when_live = rng.choice(("reject", "steer"))
+                turn = await mirror.submit(
+                    text, models=["echo"] * rng.randrange(1, 3), when_live=when_live
+                )
                 self.created.update([turn.user_id, *turn.placeholder_ids])
             elif some is None or kind < 0.4:
                 parent = rng.choice([*nodes, None])
@@ -343,6 +350,36 @@ class World:
             self.note("acknowledged")
         except LivetreeError as error:
             self.note(f"refused {error.code}")
+
+    async def _rarer_command(
+        self, mirror: LiveTopic, rng: random.Random, some: str | None, text: str
+    ) -> None:
+        deleted = sorted(self.deleted)
+        waiting = [node.id for node in mirror.tree.nodes() if mirror.awaits_input(node.id)]
+        kind = rng.random()
+        try:
+            if kind < 0.3:
+                self.restored.update((await mirror.undo()).restored)
+            elif kind < 0.45 and deleted:
+                back = await mirror.restore(rng.choice(deleted), cascade=rng.random() < 0.5)
+                self.restored.update(back.restored)
+            elif some is None:
+                return
+            elif kind < 0.6:
+                self.deleted.update((await mirror.delete_group(some)).deleted)
+            elif kind < 0.75:
+                reserved = await mirror.reserve(some, activate=rng.random() < 0.5)
+                self.created.update(reserved.reserved)
+            elif kind < 0.85 and waiting:
+                turn = await mirror.fill(rng.choice(waiting), text, models=["echo"])
+                self.created.update(turn.placeholder_ids)
+            else:
+                await mirror.retry(some, when_live=rng.choice(("reject", "steer")))
+            self.note("rarer acknowledged")
+        except LivetreeError as error:
+            if error.code == "UNAVAILABLE":
+                self.restored |= self.deleted  # it may have happened all the same
+            self.note(f"rarer refused {error.code}")
 
     async def calm_down(self) -> None:
         """End all faults and let everyone finish."""

@@ -138,7 +138,7 @@ def test_T16_a_copy_of_a_temporary_topic_is_an_ordinary_one():
 # Temporary topics --------------------------------------------------------------------------
 
 
-def test_T17_a_temporary_topic_is_a_topic_with_a_flag():
+def test_S10_a_temporary_topic_is_a_topic_with_a_flag():
     topic = Topic(temporary=True)
 
     assert topic.tree.state["temporary"] is True
@@ -146,7 +146,7 @@ def test_T17_a_temporary_topic_is_a_topic_with_a_flag():
     assert len(topic.tree) == 1
 
 
-def test_T17_persisting_takes_the_flag_away_once():
+def test_S10_persisting_takes_the_flag_away_once():
     topic = Topic(temporary=True)
 
     topic.do(p.TopicPersist())
@@ -202,7 +202,7 @@ def test_T10_what_is_not_deleted_can_not_be_restored():
         (False, 1, False, False),
     ],
 )
-def test_T17_a_temporary_topic_is_erased_only_if_nobody_uses_it(
+def test_S10_a_temporary_topic_is_erased_only_if_nobody_uses_it(
     temporary: bool, since: int, live: bool, erased: bool
 ):
     topic = Topic(temporary=True)

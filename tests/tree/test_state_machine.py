@@ -74,6 +74,7 @@ class Draw:
         self.view: View = topic.tree
         self.topic = topic
         self.gone = gone
+        self.named = 0
 
     def an_id(self) -> str:
         known = sorted(self.topic.ids())
@@ -82,15 +83,17 @@ class Draw:
         return str(self.one(st.one_of(usual, usual, usual, usual, odd), label="id"))
 
     def a_new_id(self) -> str | None:
-        known = sorted(self.topic.ids())[:3]
-        free = [f"mine-{len(self.gone)}-{len(known)}", *self.gone[-3:]]
-        odd = st.sampled_from(["a b", ROOT, *known])
-        return self.one(
-            st.one_of(
-                st.none(), st.none(), st.none(), st.sampled_from(free), st.sampled_from(free), odd
-            ),
-            label="new id",
-        )
+        self.named += 1
+        free = st.just(f"mine-{self.view.seq}-{self.named}")
+        taken = st.sampled_from(["a b", ROOT, *sorted(self.topic.ids())[:3], *self.gone[-3:]])
+        return self.one(st.one_of(*[st.none()] * 5, free, free, free, taken), label="new id")
+
+    def one_of(self, wanted: Callable[[p.Node], bool], label: str) -> str:
+        """Draw a message that makes sense, or now and then any id."""
+        fit = sorted(node.id for node in self.topic.tree.nodes() if wanted(node))
+        if fit and self.one(st.integers(0, 4), label="sense"):
+            return str(self.one(st.sampled_from(fit), label=label))
+        return self.an_id()
 
     def a_parent(self) -> str:
         named = self.an_id()
@@ -167,7 +170,10 @@ class Draw:
         )
 
     def delete_group(self) -> p.Mutation:
-        return p.MessageDeleteGroup(message_id=self.an_id(), base=self.a_base())
+        message_id = self.one_of(
+            lambda node: node.role == "assistant" and node.status != "pending", "of the group"
+        )
+        return p.MessageDeleteGroup(message_id=message_id, base=self.a_base())
 
     def clear(self) -> p.Mutation:
         return p.TopicClear(base=self.a_base())
@@ -188,20 +194,20 @@ class Draw:
     def reserve(self) -> p.Mutation:
         named = [self.a_new_id() for _ in range(self.one(st.integers(0, 2), label="named"))]
         return p.BranchReserve(
-            anchor_id=self.an_id(),
+            anchor_id=self.one_of(lambda node: node.role == "assistant", "anchor"),
             message_ids=[each for each in named if each is not None],
             activate=self.one(st.booleans(), label="activate"),
         )
 
     def retry(self) -> p.Mutation:
-        failed = [
-            node.id
-            for node in self.topic.tree.nodes()
-            if node.role == "assistant" and (node.status in ("error", "paused") or node.empty)
-        ]
-        message_id = self.one(st.sampled_from(sorted(failed) * 4 + ["nope"]), label="retried")
+        message_id = self.one_of(
+            lambda node: (
+                node.role == "assistant" and (node.status in ("error", "paused") or node.empty)
+            ),
+            "retried",
+        )
         return p.MessageRetry(
-            message_id=self.one(st.sampled_from([message_id] * 3 + [self.an_id()])),
+            message_id=message_id,
             when_live=self.when_live(),
             base=self.a_base(),
         )
@@ -237,16 +243,13 @@ class Draw:
         return self._submit(user)
 
     def submit_existing(self) -> p.Mutation:
-        return self._submit(p.Existing(message_id=self.an_id()))
+        user = self.one_of(lambda node: node.role == "user", "answered")
+        return self._submit(p.Existing(message_id=user))
 
     def submit_reserved(self) -> p.Mutation:
-        open_prompts = [
-            node.id for node in self.topic.tree.nodes() if self.view.awaits_input(node.id)
-        ]
-        message_id = self.one(st.sampled_from(sorted(open_prompts) * 4 + ["nope"]), label="filled")
         return self._submit(
             p.Reserved(
-                message_id=self.one(st.sampled_from([message_id] * 3 + [self.an_id()])),
+                message_id=self.one_of(lambda node: self.view.awaits_input(node.id), "filled"),
                 **self.some(text=TEXTS, data=DATA, model=MODELS),
             )
         )
@@ -388,10 +391,9 @@ class TopicMachine(RuleBasedStateMachine):
     def bring_back(self, data: Any) -> None:
         self.ask(self.draw(data).command(["undo", "restore"]))
 
-    @rule()
-    def delete_the_topic_and_restore_it(self) -> None:
-        self.ask(p.TopicRestore())
-        self.ask(p.TopicDelete())
+    @rule(lucky=st.integers(0, 3))
+    def delete_the_topic_and_restore_it(self, lucky: int) -> None:
+        self.ask(p.TopicDelete() if lucky else p.TopicRestore())
         if "deletedAt" in self.topic.tree.state:
             self.ask(p.TopicRestore())
 

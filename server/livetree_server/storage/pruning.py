@@ -39,7 +39,7 @@ class Pruning:
     """
     The rounds over one database; a call is one transaction's part of them.
 
-    ``erased`` tells that content was erased of which something may stand in the log.
+    ``erased`` counts the calls that erased content; something of it may stand in the log.
 
     """
 
@@ -49,14 +49,14 @@ class Pruning:
         self._after_key: int | None = None
         self._after_mutation: tuple[str, str] | None = None
         self._erasing = Erasing()
-        self.erased = False
+        self.erased = 0
 
     def __call__(self, tx: Connection, now: int) -> bool:
         """Remove what is too old, up to a bound, and tell whether the round goes on."""
         self._prune_events(tx, now)
         self._prune_mutations(tx, now)
         erased, more = self._erasing(tx, now)
-        self.erased = self.erased or erased
+        self.erased += erased
         return more or self._after_key is not None or self._after_mutation is not None
 
     def _prune_events(self, tx: Connection, now: int) -> None:

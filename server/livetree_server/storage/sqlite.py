@@ -74,6 +74,7 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(readers, "livetree-reader")
         self._reads = 0
         self._pruning = Pruning()
+        self._erased_from_log = -1  # a server that was killed may have left something there
 
     @staticmethod
     async def open(
@@ -200,17 +201,17 @@ class SqliteStore:
     async def prune(self, now: int) -> bool:
         """As `Store.prune`."""
         more: bool = await self._writer.write(lambda tx: self._pruning(tx, now))
-        if more or not self._pruning.erased:
+        erased = self._pruning.erased
+        if more or erased == self._erased_from_log:
             return more
         # What is overwritten in the file stands in its log as it was.
-        self._pruning.erased = False
         try:
             emptied = await self._in_a_thread(lambda: empty_log(self._writing))
-        except SQLAlchemyError as error:
-            self._pruning.erased = True
+        except (SQLAlchemyError, sqlite3.Error) as error:
             raise StoreError(f"the log can't be emptied: {reason(error)}") from error
-        self._pruning.erased = self._pruning.erased or not emptied
-        return self._pruning.erased
+        if emptied:
+            self._erased_from_log = erased
+        return not emptied
 
     async def close(self) -> None:
         """As `Store.close`; may be called again."""
