@@ -14,14 +14,16 @@ from livetree.core.plan import (
     Written,
     plan,
 )
-from livetree.core.reads import branch_page, messages, topic_info, tree_page
+from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
+from livetree.core.topic_rules import copy_path
 from livetree.core.tree import Draft, Tree
+from livetree.testing.trash import MemoryTrash
 from msgspec import Raw
 from msgspec.structs import replace
 
 from tests.helpers import assert_equal_everywhere, check_invariants, over_the_wire
 from tests.tree.costs import peak, shallow, steps
-from tests.tree.topic import ROOT, chain, message, tree_with
+from tests.tree.topic import ROOT, chain, message, plan_with, tree_with
 
 SMALL, LARGE = 100, 20_000
 DEEP = 20_000
@@ -95,6 +97,24 @@ LOCAL: dict[str, Callable[[Tree], p.Mutation]] = {
         group=1,
     ),
     "delete the last": lambda tree: p.MessageDelete(message_id=last(tree), strategy="clear"),
+    "splice the first": lambda tree: p.MessageDelete(message_id=next(iter(tree._nodes))),
+    "delete the last one's group": lambda tree: p.MessageDeleteGroup(message_id=last(tree)),
+    "reserve": lambda tree: p.BranchReserve(anchor_id=last(tree)),
+    "steer": lambda tree: p.TurnSubmit(
+        user=p.Fresh(parent=last(tree), text="x"), placeholders=[], when_live="steer"
+    ),
+    "reserve and fill": lambda tree: p.Batch(
+        commands=[
+            p.BranchReserve(anchor_id=last(tree), message_ids=["r"]),
+            p.TurnSubmit(user=p.Reserved(message_id="r", text="x"), placeholders=[]),
+        ]
+    ),
+    "fail and retry": lambda tree: p.Batch(
+        commands=[
+            p.MessageUpdate(message_id=last(tree), status="error"),
+            p.MessageRetry(message_id=last(tree)),
+        ]
+    ),
     "batch": lambda tree: p.Batch(
         commands=[
             p.MessageCreate(role="user", text="x"),
@@ -202,13 +222,13 @@ def deep() -> Tree:
 
     """
     nodes = [replace(node, context=Raw(b'{"contextTokens":1}')) for node in chain(DEEP)]
-    nodes[1] = replace(nodes[1], siblings_group_id=1)
+    nodes[1] = replace(nodes[1], siblings_group_id=1, status="error")
     other = message("other", "c0", role="assistant", created_at=DEEP + 1, siblings_group_id=1)
     side = message("side", ROOT, role="user", created_at=DEEP + 2)
     return tree_with([*nodes, other, side], f"c{DEEP - 1}")
 
 
-END = f"c{DEEP - 1}"
+END, MIDDLE = f"c{DEEP - 1}", f"c{DEEP // 2}"
 DEEP_COMMANDS: dict[str, Callable[[Tree], p.Mutation]] = {
     "append": lambda tree: p.MessageCreate(role="user", text="x"),
     "sibling": lambda tree: p.MessageCreateSibling(source_id=END, text="x"),
@@ -217,7 +237,15 @@ DEEP_COMMANDS: dict[str, Callable[[Tree], p.Mutation]] = {
     "move the end": lambda tree: p.MessageUpdate(message_id=END, parent="side"),
     "splice": lambda tree: p.MessageDelete(message_id="c0"),
     "splice a reply": lambda tree: p.MessageDelete(message_id="c1"),
+    "splice in the middle": lambda tree: p.MessageDelete(message_id=MIDDLE),
+    "splice the end": lambda tree: p.MessageDelete(message_id="pending"),
+    "delete a group": lambda tree: p.MessageDeleteGroup(message_id="other"),
     "cascade": lambda tree: p.MessageDelete(message_id="c0", cascade=True),
+    "retry": lambda tree: p.MessageRetry(message_id="c1"),
+    "reserve": lambda tree: p.BranchReserve(anchor_id=END),
+    "steer": lambda tree: p.TurnSubmit(
+        user=p.Existing(message_id="c0"), placeholders=[p.Placeholder()], when_live="steer"
+    ),
     "clear": lambda tree: p.TopicClear(),
     "delete": lambda tree: p.TopicDelete(),
     "set active": lambda tree: p.TopicSetActive(node_id="c0"),
@@ -309,8 +337,178 @@ def test_no_read_recurses_into_a_chain_of_20000(deep_tree: Tree):
         assert len(deep_tree.subtree("c1")) == DEEP
         assert messages(deep_tree, p.MessageGet(topic="topic", message_ids=[END]))[0].id == END
         assert topic_info(deep_tree, 1)["activeNodeId"] == END
+        through = path_page(deep_tree, p.PathThrough(topic="topic", node_id="c0"))
+        assert (len(through.ids), through.ids[-1]) == (DEEP + 1, "pending")
+        assert len(path_page(deep_tree, p.PathGet(topic="topic", node_id=END)).ids) == DEEP
         check_invariants(deep_tree)
         assert_equal_everywhere(tree=deep_tree, copy=over_the_wire(deep_tree))
+
+
+# Deletions and what takes them back -----------------------------------------------------------
+
+
+def a_broom(size: int) -> Tree:
+    """Return a chain of half the size with a fan of groups at its end, one of them large."""
+    nodes = chain(size // 2 + 1)
+    end = nodes[-1].id
+    for place in range(size // 2):
+        group = 1 if place % 2 else place + 2
+        reply = message(f"f{place}", end, role="assistant", created_at=size + place)
+        nodes.append(replace(reply, siblings_group_id=group))
+    return tree_with(nodes, "f1")
+
+
+BROKEN: dict[str, Callable[[Tree], p.Mutation]] = {
+    "splice of a leaf": lambda tree: p.MessageDelete(message_id=last(tree)),
+    "splice of the top": lambda tree: p.MessageDelete(message_id="c0"),
+    "splice in the middle": lambda tree: p.MessageDelete(message_id="c50"),
+    "cascade": lambda tree: p.MessageDelete(message_id="c0", cascade=True),
+    "clear": lambda tree: p.TopicClear(),
+    "group": lambda tree: p.MessageDeleteGroup(message_id=last(tree)),
+}
+
+
+def splice_of_the_fans_parent(tree: Tree) -> p.Mutation:
+    return p.MessageDelete(message_id=tree.node("f0").parent_id)
+
+
+def broken(tree: Tree, command: p.Mutation) -> MemoryTrash:
+    trash = MemoryTrash()
+    planned = decide(tree, command)
+    assert planned.delta is not None
+    trash.bury(planned.burial, {each: tree.node(each) for each in planned.delta.drop})
+    assert tree.apply(planned.delta)
+    return trash
+
+
+def mend(tree: Tree, trash: MemoryTrash) -> Planned:
+    return plan_with(trash, tree, p.TopicUndo(seq=max(trash.entries)), context("undone"))
+
+
+@pytest.mark.parametrize("shape", [a_chain, a_broom])
+@pytest.mark.parametrize("name", [*BROKEN, "splice of the fan's parent"])
+def test_what_is_undone_costs_what_it_touches_and_nothing_recurses(
+    name: str, shape: Callable[[int], Tree]
+):
+    if shape is a_chain and "fan" in name:
+        return
+    make = BROKEN.get(name, splice_of_the_fans_parent)
+    counted = []
+    for size in (1_000, 2_000):
+        tree = shape(size)
+        before = [(node.id, node.parent_id, node.siblings_group_id) for node in tree.subtree("c0")]
+        command = make(tree)
+        decided = steps(lambda: decide(tree, command))  # noqa: B023
+        with shallow(80):
+            trash = broken(tree, command)
+            undone = steps(lambda: mend(tree, trash))  # noqa: B023
+            planned = mend(tree, trash)
+            assert planned.delta is not None
+            assert tree.apply(planned.delta)
+        after = [(node.id, node.parent_id, node.siblings_group_id) for node in tree.subtree("c0")]
+        assert before == after
+        counted.append((decided, undone))
+
+    for small, large in zip(*counted, strict=True):
+        assert large <= 2.2 * small, "twice as much may cost twice, and no more"
+
+
+@pytest.mark.parametrize("name", ["splice of the top", "cascade", "clear"])
+def test_undo_does_not_recurse_into_a_chain_of_20000(name: str):
+    tree = a_chain(DEEP)
+    with shallow(80):
+        trash = broken(tree, BROKEN[name](tree))
+        planned = mend(tree, trash)
+        assert planned.delta is not None
+        assert tree.apply(planned.delta)
+
+    assert [node.id for node in tree.path(END)] == [f"c{place}" for place in range(DEEP)]
+
+
+def test_a_group_of_10000_is_deleted_and_brought_back():
+    nodes = [message("u", ROOT, role="user")]
+    for place in range(10_000):
+        reply = message(f"r{place}", "u", role="assistant", created_at=place + 2)
+        nodes.append(replace(reply, siblings_group_id=1))
+    tree = tree_with(nodes, "r9999")
+    with shallow(80):
+        trash = broken(tree, p.MessageDeleteGroup(message_id="r0"))
+        assert len(tree) == 1
+        planned = mend(tree, trash)
+        assert planned.delta is not None
+        assert tree.apply(planned.delta)
+
+    assert [*tree.children("u")] == [f"r{place}" for place in range(10_000)]
+    assert {node.siblings_group_id for node in tree.nodes()} == {0, 1}
+    assert tree.active_node_id == "r9999"
+
+
+@pytest.mark.parametrize("command", ["group", "undo"])
+def test_a_live_reply_far_below_is_looked_for_once_and_not_for_each_message(command: str):
+    counted = []
+    for size in (400, 800):
+        line = chain(size, parent_id=ROOT, prefix="q")
+        fan = [
+            replace(message(f"f{each}", "p", role="assistant"), siblings_group_id=1)
+            for each in range(size)
+        ]
+        fan = [replace(node, created_at=place + 2) for place, node in enumerate(fan)]
+        above, parent = message("g", ROOT, role="user"), message("p", "g", role="user")
+        tree = tree_with([*line, above, parent, *fan], None)
+        trash = MemoryTrash()
+        if command == "undo":
+            trash = broken(tree, p.MessageDelete(message_id="p"))
+        turn = p.TurnSubmit(
+            user=p.Fresh(message_id="x", parent=line[-1].id, text="x"),
+            placeholders=[p.Placeholder()],
+        )
+        commit(tree, turn, commit="live")
+        if command == "undo":
+            counted.append(steps(lambda: mend(tree, trash)))  # noqa: B023
+        else:
+            group = p.MessageDeleteGroup(message_id="f0")
+            counted.append(steps(lambda: decide(tree, group)))  # noqa: B023
+
+    assert counted[1] <= 2.2 * counted[0]
+
+
+def test_a_copy_of_a_whole_chain_costs_what_the_chain_has():
+    def copy(tree: Tree) -> Planned:
+        ids = (f"copy-{place}" for place in range(2 * DEEP))
+        made = copy_path(
+            tree,
+            p.TopicDuplicate(node_id=last(tree)),
+            "copy",
+            Context(now=1, commit="c", new_id=ids.__next__),
+        )
+        return decide(Tree("copy", "its-root"), made)
+
+    small, large = a_chain(500), a_chain(1_000)
+    assert steps(lambda: copy(large)) <= 2.1 * steps(lambda: copy(small))
+    with shallow(80):
+        planned = copy(a_chain(DEEP))
+    assert planned.delta is not None
+    assert len(planned.delta.put) == DEEP
+
+
+def test_100000_messages_are_no_other_than_100():
+    size = 100_000
+    nodes = chain(size // 2)
+    nodes += [
+        message(f"f{place}", f"c{place}", role="user", created_at=size + place)
+        for place in range(size // 2)
+    ]
+    tree = tree_with(nodes, f"c{size // 2 - 1}")
+    with shallow(80):
+        through = path_page(tree, p.PathThrough(topic="topic", node_id="c0"))
+        assert through.ids[-1] == f"f{size // 2 - 1}"
+        assert len(tree_page(tree, p.TreeGet(topic="topic", depth=-1)).nodes) == size
+        trash = broken(tree, p.TopicClear())
+        assert len(tree) == 0
+        planned = mend(tree, trash)
+        assert planned.delta is not None
+        assert tree.apply(planned.delta)
+    assert (len(tree), tree.active_node_id) == (size, f"c{size // 2 - 1}")
 
 
 def test_loading_and_importing_do_not_recurse():

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from livetree.core import protocol as p
 from livetree.core.errors import InvalidOperation, LivetreeError, NotFound, StaleCursor
-from livetree.core.reads import branch_page, messages, topic_info, tree_page
+from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
 from livetree.core.tree import Draft, View
 
 from tests.helpers import assert_equal_everywhere, canonical_form
@@ -317,3 +317,56 @@ def test_a_chain_of_5000_is_read_whole():
     page = branch(view, limit=50)
     assert (ids(page)[0], page["next"], page["items"][0]["index"]) == ("c4950", "c4950", 4950)
     assert ids(branch(view, limit=50, cursor="c50"))[0] == "c0"
+
+
+# Paths -----------------------------------------------------------------------------------
+
+
+def path(view: View, node_id: str) -> list[str]:
+    return path_page(view, p.PathGet(topic="topic", node_id=node_id)).ids
+
+
+def through(view: View, node_id: str) -> list[str]:
+    return path_page(view, p.PathThrough(topic="topic", node_id=node_id)).ids
+
+
+def test_T2_a_path_is_whole_and_without_the_root():
+    topic = topic_of("u1 > a1 > u2", "u1 > b1", active="b1")
+
+    page = path_page(topic.tree, p.PathGet(topic="topic", node_id="u2"))
+
+    assert page.ids == [node.id for node in page.nodes] == ["u1", "a1", "u2"]
+    assert (page.root_id, page.active_node_id) == (ROOT, "b1")
+    assert (page.seq, page.commit) == (topic.tree.seq, topic.tree.commit)
+    assert path(topic.tree, "u1") == ["u1"]
+
+
+def test_a_path_through_a_message_goes_on_to_the_newest_leaf_below_it():
+    # The newest message of all is no leaf, and the newest leaf is no child of the newest child.
+    tree = tree_with(
+        [
+            message("u", ROOT, role="user", created_at=1),
+            message("a", "u", role="assistant", created_at=2),
+            message("b", "u", role="assistant", created_at=3),
+            message("c", "a", role="user", created_at=9),
+            message("d", "b", role="user", created_at=8),
+            message("e", "b", role="user", created_at=8),
+            message("top", ROOT, role="user", created_at=20),
+            message("low", "top", role="assistant", created_at=10),
+        ]
+    )
+
+    assert through(tree, "u") == ["u", "a", "c"]
+    assert through(tree, "b") == ["u", "b", "e"], "of one time the greater id"
+    assert through(tree, "d") == ["u", "b", "d"]
+    assert through(tree, "top") == ["top", "low"]
+
+
+@pytest.mark.parametrize("node_id", ["nope", ROOT, ""])
+def test_a_path_to_nothing_is_not_found(node_id: str):
+    tree = topic_of("u").tree
+
+    with pytest.raises(NotFound):
+        path(tree, node_id)
+    with pytest.raises(NotFound):
+        through(tree, node_id)

@@ -8,6 +8,7 @@ from livetree.core.tree import (
     EMPTY_STATE,
     Draft,
     Gap,
+    Place,
     Tree,
     View,
     off_the_wire,
@@ -387,6 +388,77 @@ def test_T11_a_groups_number_stays_taken_when_all_of_it_is_gone():
     assert tree.top_group("u") == 3, "it may come back, and they below it"
 
 
+def test_a_change_lowers_no_groups_number_that_another_has_raised():
+    draft = Draft(topic_of("u > a:1", "u > b:2").tree, 5)
+
+    draft.change("a", siblings_group_id=9)
+    draft.change("b", siblings_group_id=4)
+
+    assert draft.top_group("u") == 9
+
+
+def test_a_change_tells_whether_anything_differed():
+    draft = Draft(a_tree(), 5)
+
+    assert draft.change("u1", status="error")
+    assert not draft.change("u1", status="error")
+
+
+def test_a_draft_knows_who_has_children():
+    draft = Draft(topic_of("u > a > v", "u > b", "w", active=None).tree, 5)
+    assert [draft.has_children(each) for each in ("u", "a", "v", "w")] == [True, True, False, False]
+
+    draft.insert(message("n", "w", role="assistant", created_at=900))
+    draft.change("v", parent_id="b")
+    assert [draft.has_children(each) for each in ("w", "a", "b")] == [True, False, True]
+    draft.remove("a")
+    assert draft.has_children("u"), "one of two is left"
+    draft.change("b", parent_id="w")
+    assert not draft.has_children("u")
+
+
+def test_a_new_tree_begins_before_all_time():
+    tree = Tree("topic", ROOT)
+    loaded = Tree.load(
+        topic_id="topic",
+        root_id=ROOT,
+        seq=1,
+        commit="c",
+        active_node_id=None,
+        state={},
+        nodes=[],
+    )
+
+    assert tree.last_created_at == loaded.last_created_at == 0
+    assert Draft(tree).now == 0
+    assert Draft(tree).next_created_at() == 1
+
+
+def test_D5_a_key_that_is_not_there_can_be_taken_out():
+    tree = a_tree()
+    draft = Draft(tree)
+
+    draft.set_state("temporary", None)
+
+    assert draft.seal("next", CAUSE) is None
+    assert_equal_everywhere(below=tree, draft=draft)
+
+
+def test_T11_a_store_whose_graves_hang_below_each_other_keeps_nobody_waiting():
+    tree = Tree.load(
+        topic_id="topic",
+        root_id=ROOT,
+        seq=1,
+        commit="c",
+        active_node_id=None,
+        state={},
+        nodes=[],
+        graves={"a": Place("b", 0), "b": Place("a", 0)},
+    )
+
+    assert tree.nearest_living("a") == ROOT
+
+
 # Deltas ----------------------------------------------------------------------------------
 
 
@@ -548,9 +620,11 @@ def test_a_whole_put_leaves_out_what_is_the_default():
         assert tree.node("m") == replace(off_the_wire(node), version=1)
 
 
-def test_a_new_row_that_is_not_whole_is_a_fault():
+@pytest.mark.parametrize("missing", ["parent_id", "role", "created_at"])
+def test_a_new_row_that_is_not_whole_is_a_fault(missing: str):
     tree = a_tree()
-    delta = replace(sealed(changed(tree)), put=[p.Put(id="new", parent_id="u1", role="user")])
+    whole = p.Put(id="new", parent_id="u1", role="user", created_at=900)
+    delta = replace(sealed(changed(tree)), put=[replace(whole, **{missing: UNSET})])
 
     with pytest.raises(ValueError, match="new is not whole"):
         tree.apply(delta)
@@ -580,7 +654,7 @@ def test_D3_a_delta_that_does_not_follow_changes_nothing(other: dict[str, Any]):
     delta = replace(sealed(changed(tree)), **other)
     before = seen(tree)
 
-    with pytest.raises(Gap):
+    with pytest.raises(Gap, match=f"have {tree.seq}, got {delta.seq}"):
         tree.apply(delta)
 
     assert_equal_everywhere(before=before, after=tree)
@@ -732,7 +806,33 @@ def test_L8_an_ended_reply_whose_text_was_not_seen_becomes_cold():
     assert tree.node("a").preview == "told"
 
 
+def test_L8_what_an_ended_reply_had_before_is_not_shown_as_its_text():
+    tree = topic_of("u > a?").tree
+    draft = Draft(tree, 900)
+    draft.change("a", data=text("before"))
+    commit(tree, draft)
+    draft = Draft(tree, 901)
+    draft.end("a", (4, 2, 77), text("after"))
+
+    assert tree.apply(sealed(draft))
+
+    assert (tree.node("a").data, tree.node("a").preview) == (UNSET, "")
+
+
+def test_a_new_row_without_content_is_cold():
+    tree = a_tree()
+    draft = Draft(tree, 900)
+    new = replace(message("new", "v1", role="user", created_at=900), data=UNSET)
+    draft.insert(new)
+
+    commit(tree, draft)
+
+    assert tree.node("new").data is UNSET
+
+
 def test_what_follows_from_data_does_not_travel_beside_it():
+    void = off_the_wire(message("v", "p", role="user", data=text("")))
+    assert (void.empty, on_the_wire(void).empty) == (True, False)
     node = off_the_wire(message("m", "p", role="user"))
 
     assert (node.preview, node.empty) == ("m", False)
@@ -820,6 +920,18 @@ def test_what_a_draft_decides_after_it_was_absorbed_is_its_own():
     upper.set_state("metadata", {"a": 3})
 
     assert_equal_everywhere(before=before, after=run)
+
+
+def test_T11_a_run_knows_every_id_that_its_commits_have_buried():
+    run = Draft(topic_of("x", "y", active=None).tree, 900)
+    for place, each in enumerate(("x", "y")):
+        upper = Draft(run, 901)
+        upper.remove(each)
+        absorbed(run, upper, f"c{place}")
+
+    assert run.is_taken("x")
+    assert run.is_taken("y")
+    assert (run.grave("x"), run.nearest_living("x")) == ((ROOT, 0), ROOT)
 
 
 def test_a_run_takes_over_a_move_of_the_active_node_alone():

@@ -237,6 +237,7 @@ def check_trash(tree: Tree, trash: MemoryTrash) -> None:
     """Demand that the tree knows where everything hung that can be brought back."""
     rows = [row for _, rows in trash.entries.values() for row in rows.values()]
     assert len({row.id for row in rows}) == len(rows), "an id is in the trash twice"
+    assert all(tree.grave(node.id) is None for node in tree.nodes()), "what lives has no grave"
     for row in rows:
         assert row.id not in tree, f"{row.id} is in the tree and in the trash"
         assert tree.is_taken(row.id)

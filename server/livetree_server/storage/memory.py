@@ -512,7 +512,7 @@ def _changed(topic: _Topic, run: Run) -> tuple[dict[str, Node | None], dict[int,
             changed[node.id] = node
         if entry.delta.drop:
             burial = entry.burial
-            check(burial is not None and burial.places.keys() == set(entry.delta.drop))
+            check(burial is not None)
             assert burial is not None
             trash[burial.seq] = _Buried(burial, {})
         for message_id in entry.delta.drop:
@@ -520,10 +520,7 @@ def _changed(topic: _Topic, run: Run) -> tuple[dict[str, Node | None], dict[int,
             check(gone is not None)
             assert gone is not None
             assert burial is not None
-            parent_id, group = burial.places[message_id]
-            trash[burial.seq].nodes[message_id] = replace(
-                gone, parent_id=parent_id, siblings_group_id=group
-            )
+            trash[burial.seq].nodes[message_id] = gone
             changed[message_id] = None
     check(run.active_node_id is None or get(run.active_node_id) is not None)
     return changed, trash

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from livetree.core.errors import Internal
+from livetree.core.protocol import Node
 from livetree.core.tree import Place
 from sqlalchemy import (
     Connection,
@@ -60,6 +61,7 @@ MOST_DUE: Final = 1_000
 MOST_UNUSED: Final = 1_000
 """The most that `unused` returns."""
 
+_ROWS: Final = 1_000  # fetched together, so that they are not all there twice
 _AT_ONCE: Final = 500  # ids in one statement; a database has a limit, and it is higher
 _Item = TypeVar("_Item")
 _present = topic.c.deleted_at.is_(None)
@@ -74,9 +76,18 @@ def load(tx: Connection, topic_id: str, deleted: bool = False) -> LoadedTopic | 
     head = tx.execute(select(topic).where(topic.c.id == topic_id, asked)).one_or_none()
     if head is None:
         return None
-    rows = tx.execute(select(*_skeleton).where(message.c.topic_key == head.key)).all()
-    nodes = [node_of(row) for row in rows if row[1] is not None]
-    if not any(row[0] == head.root_id and row[1] is None for row in rows):
+    nodes: list[Node] = []
+    rooted = False
+    # What rows have in common is kept once: a message's parent, most of all.
+    share: dict[str, str] = {}
+    rows = tx.execute(select(*_skeleton).where(message.c.topic_key == head.key))
+    for some in rows.partitions(_ROWS):
+        for row in some:
+            if row[1] is None:
+                rooted |= row[0] == head.root_id
+            else:
+                nodes.append(node_of(row, share.setdefault))
+    if not rooted:
         raise lost_root(topic_id)
     epochs: dict[str, int] = {}
     leases: dict[str, int] = {}

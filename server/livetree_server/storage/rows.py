@@ -79,6 +79,16 @@ _COLUMNED: Final = frozenset(
 )
 
 
+def _as_it_is(text: str, _: str) -> str:
+    return text
+
+
+_known: Final[dict[str, Any]] = {
+    each: each
+    for each in ("user", "assistant", "system", "tool", "pending", "success", "error", "paused")
+}
+
+
 def text_of(raw: Raw | UnsetType | None) -> str | None:
     """Return JSON as the text that a column holds."""
     return None if raw is None or raw is UNSET else bytes(raw).decode()
@@ -115,26 +125,34 @@ def root_row(topic_key: int, root_id: str, at: int) -> tuple[Any, ...]:
     return (topic_key, root_id, None, "root", "success", 0, "", True, *nothing, 1, at, at, data)
 
 
-def node_of(row: Sequence[Any]) -> Node:
-    """Make a message of its `SKELETON` columns."""
-    decisions, stats, timing, context = row[7], row[10], row[11], row[12]
+def node_of(row: Sequence[Any], share: Callable[[str, str], str] = _as_it_is) -> Node:
+    """
+    Make a message of its `SKELETON` columns.
+
+    Args:
+        row: The columns.
+        share: Returns for a text one that is equal, like ``dict.setdefault``.
+
+    """
+    decisions, model_id, author, stats, timing, context = row[7:13]
+    created_at, updated_at = row[14], row[15]
     return Node(
-        id=row[0],
-        parent_id=row[1],
-        role=row[2],
-        status=row[3],
+        id=share(row[0], row[0]),
+        parent_id=share(row[1], row[1]),
+        role=_known.get(row[2], row[2]),
+        status=_known.get(row[3], row[3]),
         siblings_group_id=row[4],
         preview=row[5],
         empty=bool(row[6]),
         decisions=None if decisions is None else Raw(decisions),
-        model_id=row[8],
-        author=row[9],
+        model_id=None if model_id is None else share(model_id, model_id),
+        author=None if author is None else share(author, author),
         stats=None if stats is None else Raw(stats),
         timing=None if timing is None else Raw(timing),
         context=None if context is None else Raw(context),
         version=row[13],
-        created_at=row[14],
-        updated_at=row[15],
+        created_at=created_at,
+        updated_at=created_at if updated_at == created_at else updated_at,
     )
 
 

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from .rows import TOPIC_STATE
 from .schema import live, message, mutation, topic, topic_event, trash, trash_message
 
-__all__ = ["Lookup", "Statement", "Statements"]
+__all__ = ["BURIED_AT_ONCE", "Lookup", "Statement", "Statements"]
 
 
 class Statement:
@@ -60,19 +60,26 @@ class Statement:
             raise ValueError(f"{compiled} takes {order}, not {list(parameters)}")
         self._text = str(compiled)
 
-    def each(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    def each(
+        self, tx: Connection, rows: Sequence[tuple[Any, ...]], *, touching: int | None = None
+    ) -> None:
         """
         Run it once for each of the rows.
 
+        Args:
+            tx: The transaction.
+            rows: The parameters of each time.
+            touching: How many rows of the database it touches in all; by default as many.
+
         Raises:
-            RuntimeError: If not every one of them has touched a row of the database.
+            RuntimeError: If it has touched more or fewer.
 
         """
         if not rows:
             return
-        touched = self.any(tx, rows)
-        if touched != len(rows):
-            raise RuntimeError(f"{len(rows)} rows were there to touch, not {touched}: {self._text}")
+        touched, wanted = self.any(tx, rows), len(rows) if touching is None else touching
+        if touched != wanted:
+            raise RuntimeError(f"{wanted} rows were there to touch, not {touched}: {self._text}")
 
     def any(self, tx: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run it once for each of the rows, and return how many rows of the database it touched."""
@@ -130,6 +137,8 @@ class Lookup:
 
 
 _AT_ONCE: Final = 512
+BURIED_AT_ONCE: Final = 200
+"""How many messages go into the trash by one statement, where there are so many."""
 
 
 class Statements:
@@ -194,17 +203,18 @@ class Statements:
         self.insert_trash = made(insert(trash), *trash.c.keys())
         # What the database has, it moves itself: content takes no way round.
         buried = {
-            each.name: bindparam(each.name) if each.name in _BURIED else message.c[each.name]
+            each.name: bindparam(each.name) if each.name == "entry_seq" else message.c[each.name]
             for each in trash_message.c
         }
-        self.bury_message = made(
-            insert(trash_message).from_select(
-                list(buried), select(*buried.values()).where(this_message)
-            ),
-            *_BURIED,
-            "of_topic",
-            "this_id",
-        )
+
+        def burying(*ids: str) -> Statement:
+            these = message.c.id.in_([bindparam(each) for each in ids])
+            rows = select(*buried.values()).where(message.c.topic_key == bindparam("of_topic"))
+            moved = insert(trash_message).from_select(list(buried), rows.where(these))
+            return made(moved, "entry_seq", "of_topic", *ids)
+
+        self.bury_message = burying("this_id")
+        self.bury_many = burying(*(f"id_{place}" for place in range(BURIED_AT_ONCE)))
         self.revive_message = made(
             delete(trash_message)
             .where(trash_message.c.topic_key == bindparam("of_topic"))
@@ -234,9 +244,6 @@ class Statements:
             live.c.message_id == bindparam("this_id")
         )
         self.delete_live = made(delete(live).where(this_live), "of_topic", "this_id")
-
-
-_BURIED: Final = ("entry_seq", "parent_id", "siblings_group_id")
 
 
 def _topics_to_lock(keys: Sequence[tuple[str, ...]]) -> Select[Any]:

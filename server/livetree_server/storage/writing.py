@@ -28,7 +28,7 @@ from .changes import (
 )
 from .rows import entry_row, message_row, root_row, state_row, text_of
 from .schema import live, reading, topic
-from .statements import Statements
+from .statements import BURIED_AT_ONCE, Statements
 
 __all__ = ["Mark", "Note", "Refusal", "Renewal", "Use", "note", "write_runs"]
 
@@ -271,14 +271,20 @@ def _revive(tx: Connection, statements: Statements, steps: Sequence[tuple[int, S
 def _bury(tx: Connection, statements: Statements, steps: Sequence[tuple[int, Step]]) -> None:
     burials = [(key, step.burial) for key, step in steps if step.burial is not None]
     statements.insert_trash.each(tx, [entry_row(key, burial) for key, burial in burials])
-    statements.bury_message.each(
-        tx,
-        [
-            (burial.seq, place.parent_id, place.group, key, message_id)
-            for key, burial in burials
-            for message_id, place in burial.places.items()
-        ],
-    )
+    for key, step in steps:
+        if step.burial is None:
+            continue
+        seq, gone = step.burial.seq, step.gone
+        whole = len(gone) - len(gone) % BURIED_AT_ONCE
+        statements.bury_many.each(
+            tx,
+            [
+                (seq, key, *gone[start : start + BURIED_AT_ONCE])
+                for start in range(0, whole, BURIED_AT_ONCE)
+            ],
+            touching=whole,
+        )
+        statements.bury_message.each(tx, [(seq, key, each) for each in gone[whole:]])
 
 
 def _changed_row(topic_key: int, node: Node) -> tuple[Any, ...]:

@@ -76,8 +76,8 @@ class Entry(Struct, frozen=True, kw_only=True):
             for changed rows whose data did not change and isn't in memory).
         key: The mutation id, if the client gave one.
         mutation: What to store under the key.
-        burial: The trash entry of the rows that the delta drops. They go into it as they
-            are stored, but with the parent and group that it names.
+        burial: The trash entry of the rows that the delta drops; they go into it as they
+            are stored. A delta that drops rows has one.
         revivals: The rows that leave the trash (the delta puts them).
 
     """

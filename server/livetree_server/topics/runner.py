@@ -617,9 +617,7 @@ def _is_far_reaching(command: p.Mutation, room: Room) -> bool:
     return len(room.tree) > LARGE_TOPIC and isinstance(command, _FAR_REACHING)
 
 
-def _built(
-    loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]]
-) -> tuple[Room, list[Fault]]:
+def _built(loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]]) -> tuple[Room, list[Fault]]:
     room = Room(loaded, contents)
     return room, faults(room.tree, loaded.digest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .protocol import Cause, Delta, Node
-from .tree import Draft, Place
+from .tree import Draft
 
 __all__ = ["Burial", "Moved", "Revival", "TrashEntry", "Wanted", "burial_of", "revivals_of"]
 
@@ -21,7 +21,9 @@ class Moved(Struct, frozen=True, array_like=True):
 
 class Burial(Struct, frozen=True, kw_only=True):
     """
-    The trash entry that a commit makes; its rows are the messages that its delta drops.
+    The trash entry that a commit makes.
+
+    Its rows are the messages that the commit's delta drops, as they were before it.
 
     Attributes:
         seq: The commit's: it names the entry.
@@ -30,7 +32,6 @@ class Burial(Struct, frozen=True, kw_only=True):
         at: When, ms since the epoch.
         active_before, active_after: The active node before the commit and after it.
         last_created_at: The topic's then: what was created later was no fellow of theirs.
-        places: Where each row hung.
         moved: The children that were handed over and stayed.
 
     """
@@ -42,7 +43,6 @@ class Burial(Struct, frozen=True, kw_only=True):
     active_before: str | None
     active_after: str | None
     last_created_at: int
-    places: dict[str, Place]
     moved: dict[str, Moved]
 
 
@@ -93,11 +93,6 @@ def burial_of(draft: Draft, delta: Delta, cause: Cause) -> Burial | None:
     if not delta.drop:
         return None
     base = draft.base
-    places = {}
-    for message_id in delta.drop:
-        place = draft.grave(message_id)
-        assert place is not None
-        places[message_id] = place
     moved = {}
     for message_id, to in draft.handed_over.items():
         node, old = draft.get(message_id), base.get(message_id)
@@ -112,7 +107,6 @@ def burial_of(draft: Draft, delta: Delta, cause: Cause) -> Burial | None:
         active_before=base.active_node_id,
         active_after=draft.active_node_id,
         last_created_at=base.last_created_at,
-        places=places,
         moved=moved,
     )
 

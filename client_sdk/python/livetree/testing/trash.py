@@ -28,16 +28,9 @@ class MemoryTrash:
         self.entries: dict[int, tuple[Burial, dict[str, Node]]] = {}
 
     def bury(self, burial: Burial | None, nodes: Mapping[str, Node]) -> None:
-        """Take in what a commit deletes; `nodes` has it as it was before."""
+        """Take in what a commit deletes: `nodes`, as they were before."""
         if burial is not None:
-            rows = {
-                message_id: replace(
-                    nodes[message_id], parent_id=place.parent_id, siblings_group_id=place.group
-                )
-                for message_id, place in burial.places.items()
-                if message_id in nodes
-            }
-            self.entries[burial.seq] = (burial, rows)
+            self.entries[burial.seq] = (burial, dict(nodes))
 
     def revive(self, revivals: Iterable[Revival]) -> None:
         """Let go of what is back."""
