@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,14 @@ def raw_snapshot(database: Path, topic: str) -> float:
         )
         nodes = [
             p.Node(
-                id=a, parent_id=b, role=c, status=d, version=e, created_at=f, updated_at=f, preview=g
+                id=a,
+                parent_id=b,
+                role=c,
+                status=d,
+                version=e,
+                created_at=f,
+                updated_at=f,
+                preview=g,
             )
             for a, b, c, d, e, f, g in rows
         ]
@@ -267,14 +274,16 @@ def raw_delete(rows: int) -> float:
         return seconds
 
 
+def told(what: str, value: float) -> str:
+    """Return a figure with its unit."""
+    return f"{value:,.0f} B" if what in ("memory", "wire") else f"{value * 1e3:.2f} ms"
+
+
 async def bench_sizes(port: int, pid: int, database: Path) -> dict[int, dict[str, float]]:
     found = {}
     for size in SIZES:
         found[size] = await measured(port, pid, f"chat-{size}", size)
-        shown = ", ".join(
-            f"{what} {value:,.0f} B" if what in ("memory", "wire") else f"{what} {value * 1e3:.2f} ms"
-            for what, value in found[size].items()
-        )
+        shown = ", ".join(f"{what} {told(what, value)}" for what, value in found[size].items())
         print(f"  {size:,} messages: {shown}", flush=True)
     small, large = found[SIZES[0]], found[SIZES[-1]]
     for what in ("append", "switch", "page, last", "page, middle", "delete a leaf", "undo it"):
@@ -301,13 +310,10 @@ async def bench_sizes(port: int, pid: int, database: Path) -> dict[int, dict[str
 
 async def bench_depths(port: int) -> dict[int, float]:
     pages = {}
+    client = await RawClient.connect(port)
     for depth in DEEP:
-        client = await RawClient.connect(port)
-        topic = f"line-{depth}"
-        pages[depth] = await median_of(
-            lambda topic=topic: client.ask(op="branch.get", topic=topic)  # type: ignore[misc]
-        )
-        client.close()
+        pages[depth] = await median_of(partial(client.ask, op="branch.get", topic=f"line-{depth}"))
+    client.close()
     row(
         "T6 page of 50 at depth 20,000",
         f"{pages[20_000] * 1e3:.2f} ms",
@@ -426,5 +432,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    os.nice(0)
     uvloop.run(main())

@@ -13,10 +13,11 @@ from livetree.core.errors import Busy, LivetreeError
 from livetree.core.plan import EraseTopic, ExpireLease, ExpireOffer
 from msgspec import Struct
 
+from .jobs import Append, Ask, CatchUp, Close, Copy, Job, Open, Renew
 from .marking import Marking
 from .ports import Fanout, Store, StoreError, Subscriber
 from .room import Position, Waiting
-from .runner import Append, Ask, CatchUp, Close, Copy, Job, Open, Renew, Runner
+from .runner import Runner
 from .watching import Watching
 
 __all__ = ["Rooms", "Settings"]

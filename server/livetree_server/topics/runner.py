@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from livetree.core import protocol as p
@@ -25,20 +25,33 @@ from livetree.core.errors import (
     NotFound,
     Unavailable,
 )
-from livetree.core.plan import Content, Context, ImportTopic, RepairTopic
+from livetree.core.plan import Content, Context, RepairTopic
 from livetree.core.repair import Fault, faults
 from livetree.core.trash import TrashEntry, Wanted
-from msgspec import Struct
 
+from .jobs import (
+    LARGE_TOPIC,
+    Answer,
+    Append,
+    CatchUp,
+    Close,
+    Copy,
+    Job,
+    Open,
+    Renew,
+    is_far_reaching,
+    makes_topic,
+    restores_topic,
+)
 from .ports import LoadedTopic, MutationTaken, SeqTaken, StoredMutation, StoreError, Subscriber
 from .reading import copied, read, warm
-from .room import Decided, Position, Room, Waiting
+from .room import Decided, Room, Waiting
 from .subscribers import Subscribers
 
 if TYPE_CHECKING:
     from .rooms import Rooms
 
-__all__ = ["Append", "Ask", "CatchUp", "Close", "Copy", "Job", "Open", "Renew", "Runner"]
+__all__ = ["Runner"]
 
 log = logging.getLogger("livetree.topics")
 
@@ -57,76 +70,8 @@ RETRY_SECONDS: Final = 1.0
 APPEND_LEASE_MS: Final = 15_000
 """How long an append keeps the lease for."""
 
-_FAR_REACHING: Final = (
-    p.TopicClear,
-    p.TopicUndo,
-    p.MessageDelete,
-    p.MessageDeleteGroup,
-    p.MessageRestore,
-    p.MessageRetry,
-    p.Batch,
-)
-
-LARGE_TOPIC: Final = 2_000
-"""How many messages are made into a tree without letting others have their turn."""
-
 FAULTS_LOGGED: Final = 100
 """How many faults of a topic its line in the log names."""
-
-Answer: TypeAlias = Callable[[Any], None]
-
-
-class Ask(Struct, frozen=True, eq=False):
-    """A read."""
-
-    command: p.Command
-    answer: Answer
-
-
-class Open(Struct, frozen=True, eq=False):
-    """A subscription, from a position."""
-
-    position: Position
-    subscriber: Subscriber
-    answer: Answer
-
-
-class Close(Struct, frozen=True, eq=False):
-    """The end of a subscription."""
-
-    subscriber: Subscriber
-    answer: Answer
-
-
-class Copy(Struct, frozen=True, eq=False):
-    """A path to copy; answered with the command that makes the new topic."""
-
-    command: p.TopicDuplicate
-    copy_id: str
-    answer: Answer
-
-
-class CatchUp(Struct, frozen=True, eq=False):
-    """A subscriber that reads again."""
-
-    subscriber: Subscriber
-
-
-class Append(Struct, frozen=True, eq=False):
-    """Live ops that had to wait."""
-
-    command: p.StreamAppend
-    answer: Answer
-
-
-class Renew(Struct, frozen=True, eq=False):
-    """A lease to keep."""
-
-    command: p.StreamRenew
-    answer: Answer
-
-
-Job: TypeAlias = Ask | Copy | Open | Close | CatchUp | Append | Renew
 
 
 class Runner:
@@ -255,12 +200,12 @@ class Runner:
             self._room = room
             if found and not room.deleted:
                 self._repair(room, found)
-        elif self.queue and _makes_topic(self.queue[0]):
+        elif self.queue and makes_topic(self.queue[0]):
             self._room = Room.unborn(self.topic_id, self._rooms.new_id(), self._rooms.clock())
 
     async def _stored(self) -> LoadedTopic | None:
         loaded = await self._rooms.store.load(self.topic_id)
-        if loaded is None and self.queue and _restores_topic(self.queue[0]):
+        if loaded is None and self.queue and restores_topic(self.queue[0]):
             loaded = await self._rooms.store.load(self.topic_id, deleted=True)
         return loaded
 
@@ -310,7 +255,7 @@ class Runner:
         error = NotFound(f"there is no topic {self.topic_id}", id=self.topic_id)
         refused: list[tuple[Waiting, LivetreeError]] = []
         while self.queue and not (
-            _makes_topic(self.queue[0]) or (self._current and _restores_topic(self.queue[0]))
+            makes_topic(self.queue[0]) or (self._current and restores_topic(self.queue[0]))
         ):
             job = self.queue.popleft()
             self._current.append(job)
@@ -387,7 +332,7 @@ class Runner:
 
         """
         trash: dict[Wanted, TrashEntry | None] = {}
-        is_far_reaching = any(_is_far_reaching(each.command, room) for each in waiting)
+        apart = any(is_far_reaching(each.command, room) for each in waiting)
         while True:
             decide = partial(
                 room.decide,
@@ -397,13 +342,13 @@ class Runner:
                 trash=trash,
             )
             try:
-                return await asyncio.to_thread(decide) if is_far_reaching else decide()
+                return await asyncio.to_thread(decide) if apart else decide()
             except Content as need:
                 await warm(room, need.message_ids, self._rooms.store)
                 for wanted in need.trash:
                     entry = await self._rooms.store.trash(self.topic_id, wanted)
                     trash[wanted] = entry
-                    is_far_reaching |= entry is not None and len(entry.nodes) > LARGE_TOPIC
+                    apart |= entry is not None and len(entry.nodes) > LARGE_TOPIC
 
     def _answer_all(self, waiting: list[Waiting], error: LivetreeError) -> None:
         for each in waiting:
@@ -498,7 +443,7 @@ class Runner:
             log.warning("topic %s can't be read again yet: %s", self.topic_id, error)
             stored = {}
             self._unsure = True
-        if self._room is None and any(_makes_topic(job) or _restores_topic(job) for job in jobs):
+        if self._room is None and any(makes_topic(job) or restores_topic(job) for job in jobs):
             self._rooms.watching.changed(self.topic_id)  # it may be there now
         for job in jobs:
             if isinstance(job, CatchUp):
@@ -610,24 +555,9 @@ class Runner:
         return f"<Runner {self.topic_id} waiting={len(self.queue)} room={self._room!r}>"
 
 
-def _is_far_reaching(command: p.Mutation, room: Room) -> bool:
-    """Tell whether a command may touch so many messages that others would wait for it."""
-    if isinstance(command, ImportTopic):
-        return len(command.nodes) > LARGE_TOPIC
-    return len(room.tree) > LARGE_TOPIC and isinstance(command, _FAR_REACHING)
-
-
 def _built(loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]]) -> tuple[Room, list[Fault]]:
     room = Room(loaded, contents)
     return room, faults(room.tree, loaded.digest)
-
-
-def _makes_topic(job: Waiting | Job) -> bool:
-    return isinstance(job, Waiting) and isinstance(job.command, (p.TopicCreate, ImportTopic))
-
-
-def _restores_topic(job: Waiting | Job) -> bool:
-    return isinstance(job, Waiting) and isinstance(job.command, p.TopicRestore)
 
 
 def _listed(found: list[Fault]) -> str:

@@ -252,10 +252,12 @@ def delete_group(draft: Draft, command: p.MessageDeleteGroup, _: Context) -> dic
                 f"reply {member.id} of the group is pending: wait for it, or delete the others "
                 "one by one"
             )
-    path = {node.id for node in draft.path(draft.active_node_id)}
+    path: set[str] = set()
+    if reply.siblings_group_id and draft.active_node_id is not None:
+        path = {node.id for node in draft.ancestors(draft.active_node_id)}
     children: list[str] = []
     for member in members:
-        if reply.siblings_group_id and member.id in path:
+        if member.id in path:
             clear_context_below(draft, member.id)
         handed_over = list(draft.children(member.id))
         _hand_over(draft, handed_over, reply.parent_id)

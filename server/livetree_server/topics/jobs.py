@@ -1,0 +1,116 @@
+"""What stands in a topic's queue beside its commands, and what is known of them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from livetree.core import protocol as p
+from livetree.core.plan import ImportTopic
+from msgspec import Struct
+
+from .ports import Subscriber
+from .room import Position, Room, Waiting
+
+__all__ = [
+    "LARGE_TOPIC",
+    "Answer",
+    "Append",
+    "Ask",
+    "CatchUp",
+    "Close",
+    "Copy",
+    "Job",
+    "Open",
+    "Renew",
+    "is_far_reaching",
+    "makes_topic",
+    "restores_topic",
+]
+
+_FAR_REACHING: Final = (
+    p.TopicClear,
+    p.TopicUndo,
+    p.MessageDelete,
+    p.MessageDeleteGroup,
+    p.MessageRestore,
+    p.MessageRetry,
+)
+
+LARGE_TOPIC: Final = 2_000
+"""How many messages are made into a tree without letting others have their turn."""
+
+Answer: TypeAlias = Callable[[Any], None]
+
+
+class Ask(Struct, frozen=True, eq=False):
+    """A read."""
+
+    command: p.Command
+    answer: Answer
+
+
+class Open(Struct, frozen=True, eq=False):
+    """A subscription, from a position."""
+
+    position: Position
+    subscriber: Subscriber
+    answer: Answer
+
+
+class Close(Struct, frozen=True, eq=False):
+    """The end of a subscription."""
+
+    subscriber: Subscriber
+    answer: Answer
+
+
+class Copy(Struct, frozen=True, eq=False):
+    """A path to copy; answered with the command that makes the new topic."""
+
+    command: p.TopicDuplicate
+    copy_id: str
+    answer: Answer
+
+
+class CatchUp(Struct, frozen=True, eq=False):
+    """A subscriber that reads again."""
+
+    subscriber: Subscriber
+
+
+class Append(Struct, frozen=True, eq=False):
+    """Live ops that had to wait."""
+
+    command: p.StreamAppend
+    answer: Answer
+
+
+class Renew(Struct, frozen=True, eq=False):
+    """A lease to keep."""
+
+    command: p.StreamRenew
+    answer: Answer
+
+
+Job: TypeAlias = Ask | Copy | Open | Close | CatchUp | Append | Renew
+
+
+def makes_topic(job: Waiting | Job) -> bool:
+    """Tell whether it is a command that makes its topic."""
+    return isinstance(job, Waiting) and isinstance(job.command, (p.TopicCreate, ImportTopic))
+
+
+def restores_topic(job: Waiting | Job) -> bool:
+    """Tell whether it is a command that takes the deletion of its topic back."""
+    return isinstance(job, Waiting) and isinstance(job.command, p.TopicRestore)
+
+
+def is_far_reaching(command: p.Mutation, room: Room) -> bool:
+    """Tell whether a command may touch so many messages that others would wait for it."""
+    if isinstance(command, ImportTopic):
+        return len(command.nodes) > LARGE_TOPIC
+    if len(room.tree) <= LARGE_TOPIC:
+        return False
+    some = command.commands if isinstance(command, p.Batch) else (command,)
+    return any(isinstance(each, _FAR_REACHING) for each in some)
