@@ -458,7 +458,7 @@ def test_L13_a_cold_reply_is_retried_with_its_content_at_hand():
     assert topic.data("b1") == {"parts": []}
 
 
-def test_L13_a_reply_that_was_given_more_while_it_waited_continues_from_that():
+def test_L9_an_offer_that_nobody_has_written_to_ends_without_text():
     topic = topic_of("u1 > a1+")
     topic.replies["a1"] = LiveReply(0, 0, [])
 

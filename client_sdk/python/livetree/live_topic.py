@@ -14,6 +14,7 @@ from .changes import Changes
 from .commands import Commands, JsonObject, json_of
 from .core import protocol as p
 from .core.errors import InvalidOperation, LivetreeError, NotFound
+from .core.flow import FlowGraph, LiveRow, flow_graph, merge
 from .core.tree import Tree
 from .mirror import Mirror
 from .results import Batched, Cleared, Created, Deleted, Done, Reserved, Restored, Turn, Undone
@@ -142,6 +143,24 @@ class LiveTopic:
     def parts(self, message_id: str) -> list[dict[str, Any]] | None:
         """Return a message's parts, of a live reply as far as written; None if cold."""
         return self.mirror.parts(message_id)
+
+    def flow(self) -> FlowGraph:
+        """Return the whole topic as a canvas draws it, replies as far as they are written."""
+        live = []
+        for message_id in self.mirror.replies:
+            node = self.tree.get(message_id)
+            if node is not None:
+                row = LiveRow(
+                    id=node.id,
+                    parent_id=node.parent_id,
+                    role=node.role,
+                    status=node.status,
+                    text=self.text(message_id) or "",
+                    group=node.siblings_group_id,
+                    created_at=node.created_at,
+                )
+                live.append(row)
+        return flow_graph(merge(self.tree, live))
 
     # Waiting ----------------------------------------------------------------------------
 
