@@ -83,3 +83,15 @@ def test_a_line_follows_every_change(data: Any):
             continue
         for message_id in data.draw(st.lists(st.sampled_from([*topic.ids(), None]), max_size=3)):
             check_line(topic.tree, message_id)
+
+
+def test_a_message_that_comes_back_elsewhere_is_on_another_line():
+    topic = topic_of("a > b > c")
+    topic.tree.line("c")
+    topic.do(p.MessageDelete(message_id="c"))
+    assert ids_of(topic.tree, "c") == []
+    topic.do(p.MessageDelete(message_id="b"))
+    topic.do(p.MessageRestore(message_id="c"))
+
+    check_line(topic.tree, "c")
+    assert ids_of(topic.tree, "c") == ["a", "c"]

@@ -350,8 +350,10 @@ def test_T12_what_the_same_batch_moved_on_is_not_taken_back():
         )
     )
 
+    move(topic, "w1", "u1")  # by hand to where the deletion had put it for a moment
+
     assert undo(topic)["reparented"] == []
-    assert topic.parent("w1") == "v1"
+    assert topic.parent("w1") == "u1"
 
 
 def test_T12_what_a_batch_made_below_what_it_deleted_stays():
@@ -505,6 +507,16 @@ def test_T13_it_does_not_join_strangers_with_its_number():
 
     assert topic.group("s") == 1
     assert topic.group("a1") == topic.group("a2") == 2
+
+
+def test_T13_who_came_in_the_commit_that_deleted_is_a_stranger_too():
+    topic = topic_of("u > a1:1", "u > a2:1", active=None)
+    stranger = p.MessageCreate(message_id="s", role="assistant", parent="u", group=1)
+    topic.do(p.Batch(commands=[p.MessageDeleteGroup(message_id="a1"), stranger]))
+
+    undo(topic)
+
+    assert (topic.group("s"), topic.group("a1"), topic.group("a2")) == (1, 2, 2)
 
 
 def test_T13_nobody_has_the_number_so_it_is_the_same_again():

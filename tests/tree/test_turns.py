@@ -17,7 +17,7 @@ from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ExpireOffer
 from msgspec import UNSET, Raw
 
-from tests.tree.topic import ROOT, START, Topic, expire, run_of, topic_of
+from tests.tree.topic import ROOT, START, Topic, expire, message, run_of, topic_of
 
 CONTEXT = Raw(b'{"contextTokens":1}')
 
@@ -477,3 +477,14 @@ def test_T8_a_retry_conflicts_when_what_it_would_empty_has_changed():
 
     assert refusal.details["changed"] == ["a1"]
     topic.do(p.MessageRetry(message_id="a1", base=topic.tree.seq))
+
+
+def test_L13_decisions_about_the_old_attempts_tools_go():
+    decided = message(
+        "a1", "u1", role="assistant", status="error", decisions=Raw(b'{"c":{"approved":true}}')
+    )
+    topic = Topic([message("u1", ROOT, role="user"), decided], "a1")
+
+    topic.do(p.MessageRetry(message_id="a1"))
+
+    assert topic.node("a1").decisions is None
