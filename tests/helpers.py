@@ -16,7 +16,8 @@ from livetree.core.canonical import canonical
 from livetree.core.content import is_empty, preview_of
 from livetree.core.digest import Digest, active_term, node_term, state_terms
 from livetree.core.ids import is_id
-from livetree.core.tree import Tree, View, on_the_wire
+from livetree.core.tree import Tree
+from livetree.core.view import View, on_the_wire
 from msgspec import UNSET, Raw
 
 Contents = Mapping[str, bytes | Raw]

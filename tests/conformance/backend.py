@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 from livetree.core import protocol as p
 from livetree.core.content import text_of
-from livetree.core.tree import View
+from livetree.core.view import View
 from livetree.formats import Conversation
 from msgspec import UNSET, Raw, Struct
 

@@ -10,7 +10,8 @@ from livetree.core.live import LiveReply
 from livetree.core.plan import Context, ExpireOffer, ImportTopic, Written, plan
 from livetree.core.reads import branch_page, path_page, tree_page
 from livetree.core.topic_rules import copy_path
-from livetree.core.tree import Tree, View
+from livetree.core.tree import Tree
+from livetree.core.view import View
 from livetree.formats import Conversation
 from livetree_server.importing import _command
 from msgspec import UNSET, Raw

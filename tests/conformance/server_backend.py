@@ -12,7 +12,7 @@ import livetree
 import msgspec
 from livetree.core import protocol as p
 from livetree.core.errors import LivetreeError, NotFound
-from livetree.core.tree import View
+from livetree.core.view import View
 from livetree.formats import Conversation
 from livetree_server.app import Application, listen, serve
 from livetree_server.storage.sqlite import SqliteStore

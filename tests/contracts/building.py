@@ -5,9 +5,10 @@ from typing import Any
 
 from livetree.core import protocol as p
 from livetree.core.content import data_of_text
+from livetree.core.draft import Draft
 from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
 from livetree.core.trash import TrashEntry, Wanted
-from livetree.core.tree import Draft, Tree
+from livetree.core.tree import Tree
 from livetree_server.topics.ports import Entry, LoadedTopic, MutationKey, Run, Store, StoredMutation
 from msgspec import UNSET, Raw
 from msgspec.structs import replace

@@ -5,7 +5,7 @@ from livetree.core import protocol as p
 from livetree.core.content import data_of_text
 from livetree.core.errors import Internal, Validation
 from livetree.core.trash import Moved, Revival, TrashEntry, Wanted
-from livetree.core.tree import Place
+from livetree.core.view import Place
 from livetree_server.topics.ports import SeqTaken, Store
 from msgspec import UNSET, Raw
 from msgspec.structs import replace

@@ -7,7 +7,7 @@ import msgspec
 from livetree import changes as c
 from livetree.core import protocol as p
 from livetree.core.reads import messages
-from livetree.core.tree import on_the_wire
+from livetree.core.view import on_the_wire
 from livetree.mirror import FetchDeltas, Mirror, Step
 from livetree.results import Deltas, Messages
 from livetree.testing import MemoryTopic

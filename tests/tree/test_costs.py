@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.plan import (
     Context,
     ExpireLease,
@@ -16,7 +17,7 @@ from livetree.core.plan import (
 )
 from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
 from livetree.core.topic_rules import copy_path
-from livetree.core.tree import Draft, Tree
+from livetree.core.tree import Tree
 from livetree.testing.trash import MemoryTrash
 from msgspec import Raw
 from msgspec.structs import replace

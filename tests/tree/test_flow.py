@@ -6,10 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.errors import Validation
 from livetree.core.flow import FlowGraph, LiveRow, flow_graph, merge
 from livetree.core.reads import TreeGroup, TreeNode, TreePage, tree_page
-from livetree.core.tree import Draft, Tree, View
+from livetree.core.tree import Tree
+from livetree.core.view import View
 
 from tests.helpers import assert_equal_everywhere, canonical_form, walk
 from tests.tree.costs import shallow, steps

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from livetree.core import protocol as p
-from livetree.core.tree import Draft, Tree
+from livetree.core.draft import Draft
+from livetree.core.tree import Tree
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 

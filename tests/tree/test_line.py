@@ -5,8 +5,9 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.errors import LivetreeError
-from livetree.core.tree import Draft, View
+from livetree.core.view import View
 
 from tests.tree.topic import ROOT, Topic, chain, topic_of, tree_with
 

@@ -3,9 +3,10 @@ from typing import Any
 import msgspec
 import pytest
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.errors import InvalidOperation, LivetreeError, NotFound, StaleCursor
 from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
-from livetree.core.tree import Draft, View
+from livetree.core.view import View
 
 from tests.helpers import assert_equal_everywhere, canonical_form
 from tests.tree.topic import ROOT, chain, message, topic_of, tree_with

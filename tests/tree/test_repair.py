@@ -8,9 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.plan import Context, Planned, RepairTopic, plan
 from livetree.core.repair import Fault, faults
-from livetree.core.tree import Draft, Tree
+from livetree.core.tree import Tree
 from msgspec.structs import replace
 
 from tests.helpers import check_folds, check_invariants, over_the_wire

@@ -16,7 +16,8 @@ from livetree.core.errors import LivetreeError
 from livetree.core.live import LiveReply
 from livetree.core.plan import Context, ExpireLease, ExpireOffer, plan
 from livetree.core.topic_rules import copy_path
-from livetree.core.tree import Tree, View
+from livetree.core.tree import Tree
+from livetree.core.view import View
 from msgspec import UNSET, Raw
 
 from tests.helpers import (

@@ -4,17 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 from livetree.core import protocol as p
-from livetree.core.tree import (
-    EMPTY_STATE,
-    Draft,
-    Gap,
-    Place,
-    Tree,
-    View,
-    off_the_wire,
-    on_the_wire,
-    whole_put,
-)
+from livetree.core.draft import Draft, whole_put
+from livetree.core.tree import EMPTY_STATE, Gap, Tree
+from livetree.core.view import Place, View, off_the_wire, on_the_wire
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 

@@ -7,10 +7,12 @@ import msgspec
 import pytest
 from livetree.core import protocol as p
 from livetree.core.content import data_of_text
+from livetree.core.draft import Draft
 from livetree.core.errors import LivetreeError
 from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ExpireLease, ImportTopic, Planned, Written, plan
-from livetree.core.tree import Draft, Tree, View, place_of
+from livetree.core.tree import Tree
+from livetree.core.view import View, place_of
 from livetree.testing.trash import MemoryTrash
 from msgspec import UNSET, Raw
 

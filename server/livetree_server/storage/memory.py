@@ -13,7 +13,7 @@ import msgspec
 from livetree.core.errors import Internal
 from livetree.core.protocol import Node
 from livetree.core.trash import Burial, TrashEntry, Wanted
-from livetree.core.tree import place_of
+from livetree.core.view import place_of
 from msgspec import UNSET
 from msgspec.structs import replace
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from livetree.core.errors import Internal
 from livetree.core.protocol import Node
-from livetree.core.tree import Place
+from livetree.core.view import Place
 from sqlalchemy import (
     Connection,
     Row,

@@ -7,7 +7,8 @@ from typing import Any, Final, Protocol
 
 from livetree.core.protocol import Delta, Node
 from livetree.core.trash import Burial, Revival, TrashEntry, Wanted
-from livetree.core.tree import Place, Tree
+from livetree.core.tree import Tree
+from livetree.core.view import Place
 from msgspec import Struct
 
 __all__ = [

@@ -10,7 +10,7 @@ from livetree.core.errors import Conflict, Internal, TooLarge
 from livetree.core.plan import Content, Context, CopyTopic
 from livetree.core.reads import branch_page, messages, path_page, topic_info, tree_page
 from livetree.core.topic_rules import copy_path
-from livetree.core.tree import on_the_wire
+from livetree.core.view import on_the_wire
 from msgspec import UNSET
 from msgspec.structs import replace
 

@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import msgspec
 from livetree.core import protocol as p
+from livetree.core.draft import Draft
 from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
 from livetree.core.trash import TrashEntry, Wanted
-from livetree.core.tree import Draft, on_the_wire
+from livetree.core.view import on_the_wire
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from . import protocol as p
 from .content import data_of_text, preview_of
 from .reads import TreeNode, TreePage, arranged, tree_node
-from .tree import View
+from .view import View
 
 __all__ = ["FlowEdge", "FlowGraph", "FlowNode", "FlowStats", "LiveRow", "flow_graph", "merge"]
 

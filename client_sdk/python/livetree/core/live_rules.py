@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 
 from . import protocol as p
 from .content import EMPTY_DATA, emptied, is_empty, merge_data, parts_checksum
+from .draft import Draft
 from .errors import Conflict, InvalidOperation, StaleStream
 from .planning import (
     Content,
@@ -24,7 +25,6 @@ from .planning import (
     refuse_if_live,
     touch,
 )
-from .tree import Draft
 
 __all__ = [
     "ExpireLease",

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 
 from . import protocol as p
 from .content import EMPTY_DATA, check_data, data_of_text, merge_data
+from .draft import Draft
 from .errors import Conflict, InvalidOperation, Validation
 from .planning import (
     Content,
@@ -24,7 +25,7 @@ from .planning import (
     refuse_if_above_live,
     touch,
 )
-from .tree import Draft, Place, View
+from .view import Place, View
 
 __all__ = [
     "create_sibling",

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from . import live_rules, message_rules, topic_rules, trash_rules
 from . import protocol as p
+from .draft import Draft
 from .errors import Conflict, LivetreeError, Validation
 from .live_rules import ExpireLease, ExpireOffer
 from .planning import MAX_METADATA_BYTES, Content, Context, Planned, Written
 from .repair import RepairTopic, repair_topic
 from .topic_rules import CopyTopic, EraseTopic, ImportTopic
 from .trash import Wanted, burial_of, revivals_of
-from .tree import Draft, View
+from .view import View
 
 __all__ = [
     "MAX_METADATA_BYTES",

@@ -10,10 +10,11 @@ from msgspec import Raw, Struct
 from . import protocol as p
 from .canonical import check_json
 from .content import EMPTY_DATA, check_data, data_of_text, is_empty, preview_of
+from .draft import Draft
 from .errors import Conflict, InvalidOperation, NotFound, TopicLive, Validation
 from .ids import is_id
 from .trash import Burial, Revival, TrashEntry, Wanted
-from .tree import Draft, View
+from .view import View
 
 __all__ = [
     "MAX_METADATA_BYTES",

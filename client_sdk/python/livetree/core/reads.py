@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from . import protocol as p
 from .errors import InvalidOperation, NotFound, StaleCursor
-from .tree import View
+from .view import View
 
 __all__ = [
     "BranchItem",

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from . import protocol as p
+from .draft import Draft
 from .planning import Context, fresh_group
-from .tree import Draft, Tree
+from .tree import Tree
 
 __all__ = ["Fault", "Kind", "RepairTopic", "faults", "repair_topic"]
 

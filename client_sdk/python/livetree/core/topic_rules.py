@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from . import protocol as p
 from .canonical import check_json
+from .draft import Draft
 from .errors import Conflict, InvalidOperation, Validation
 from .ids import is_id
 from .planning import MAX_METADATA_BYTES, Content, Context, content_node, refuse_if_live
-from .tree import Draft, View, off_the_wire
+from .view import View, off_the_wire
 
 __all__ = [
     "CopyTopic",

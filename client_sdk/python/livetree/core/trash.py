@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from .draft import Draft
 from .protocol import Cause, Delta, Node
-from .tree import Draft
 
 __all__ = ["Burial", "Moved", "Revival", "TrashEntry", "Wanted", "burial_of", "revivals_of"]
 

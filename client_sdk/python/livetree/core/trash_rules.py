@@ -8,10 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from . import protocol as p
+from .draft import Draft, parents_first
 from .errors import Conflict, InvalidOperation, NotFound, TopicLive
 from .planning import Content, Context, content_node, fresh_group
 from .trash import Revival, TrashEntry, Wanted
-from .tree import Draft, Place, parents_first
+from .view import Place
 
 __all__ = ["restore", "undo"]
 

@@ -15,7 +15,7 @@ from ..core.errors import Conflict, LivetreeError, NotFound, Validation
 from ..core.ids import uuid7
 from ..core.plan import CopyTopic, ExpireLease
 from ..core.reads import branch_page, messages, path_page, topic_info, tree_page
-from ..core.tree import on_the_wire
+from ..core.view import on_the_wire
 from ..transport import Socket
 from .clock import FakeClock, FakeRandom
 from .sockets import HandCrankedSocket

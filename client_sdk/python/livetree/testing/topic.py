@@ -14,7 +14,8 @@ from ..core.errors import InvalidOperation, StaleStream
 from ..core.live import LiveReply
 from ..core.plan import Content, Context, CopyTopic, Planned, Written, plan
 from ..core.topic_rules import copy_path
-from ..core.tree import Tree, on_the_wire
+from ..core.tree import Tree
+from ..core.view import on_the_wire
 from .trash import MemoryTrash
 
 __all__ = ["MemoryTopic"]
