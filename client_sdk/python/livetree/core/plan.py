@@ -1,9 +1,9 @@
 """
 What a command changes: ``plan(view, command, context)`` decides, and touches nothing.
 
-The rules themselves stand in `topic_rules`, `message_rules` and `live_rules`, for the
-server, the SDK and the tests alike. Time, ids and randomness come in with the context; a
-refusal is a `LivetreeError` and leaves no trace.
+The rules themselves stand in `topic_rules`, `message_rules`, `delete_rules`, `trash_rules`
+and `live_rules`, for the server, the SDK and the tests alike. Time, ids and randomness come
+in with the context; a refusal is a `LivetreeError` and leaves no trace.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from . import live_rules, message_rules, topic_rules, trash_rules
+from . import delete_rules, live_rules, message_rules, topic_rules, trash_rules
 from . import protocol as p
 from .draft import Draft
 from .errors import Conflict, LivetreeError, Validation
@@ -113,7 +113,7 @@ def _check_base(view: View, command: p.Mutation, base: int | None) -> None:
         else:
             touched = [command.message_id, *view.children(command.message_id)]
     elif isinstance(command, p.MessageDeleteGroup) and command.message_id in view:
-        members = message_rules.group_of(view, view.node(command.message_id))
+        members = delete_rules.group_of(view, view.node(command.message_id))
         touched = [each for top in members for each in (top.id, *view.children(top.id))]
     elif isinstance(command, (p.MessageUpdate, p.MessageRetry)) and command.message_id in view:
         touched = [command.message_id]
@@ -140,8 +140,8 @@ _RULES: Final[dict[type[p.Mutation], Callable[[Draft, Any, Context], dict[str, A
     p.MessageCreate: message_rules.message_create,
     p.MessageCreateSibling: message_rules.create_sibling,
     p.MessageUpdate: message_rules.message_update,
-    p.MessageDelete: message_rules.message_delete,
-    p.MessageDeleteGroup: message_rules.delete_group,
+    p.MessageDelete: delete_rules.message_delete,
+    p.MessageDeleteGroup: delete_rules.delete_group,
     p.MessageRestore: trash_rules.restore,
     p.MessageRetry: live_rules.retry,
     p.BranchReserve: message_rules.reserve,
