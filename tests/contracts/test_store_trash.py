@@ -3,7 +3,7 @@
 import pytest
 from livetree.core import protocol as p
 from livetree.core.content import data_of_text
-from livetree.core.errors import Internal, Validation
+from livetree.core.errors import Internal, TooLarge, Validation
 from livetree.core.trash import Moved, Revival, TrashEntry, Wanted
 from livetree.core.view import Place
 from livetree_server.topics.ports import SeqTaken, Store
@@ -260,6 +260,31 @@ async def test_rows_that_would_not_go_into_the_trash_don_t_go(store: Store):
     assert await trashed(store, 10) == []
 
 
+async def test_so_much_content_is_brought_back_in_parts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    room = Room()
+    await room.do(store, create(), say("a"), say("b", parent="a"), say("c", parent="b"))
+    await room.do(store, say("d", parent="a"), p.MessageDelete(message_id="a", cascade=True))
+    size = sum([len(data_of_text(each)) for each in "bc"])
+    monkeypatch.setattr("livetree_server.storage.trash.TRASH_BYTES", size)
+
+    for wanted in (Wanted(by="ann"), Wanted(seq=room.tree.seq), whole_of("a")):
+        with pytest.raises(TooLarge, match="in parts"):
+            await store.trash("topic", wanted)
+
+    below_b = await store.trash("topic", whole_of("b"))
+    assert below_b is not None
+    assert {node.id for node in below_b.nodes} == {"b", "c"}
+    alone = await store.trash("topic", Wanted(message_id="a"))
+    assert alone is not None
+    assert [node.id for node in alone.nodes] == ["a"]
+
+
+def whole_of(message_id: str) -> Wanted:
+    return Wanted(message_id=message_id, whole=True)
+
+
 async def test_a_refused_run_moves_nothing_into_the_trash_or_out_of_it(store: Store):
     room = Room()
     await room.do(store, create(), say("a"), say("b"), p.MessageDelete(message_id="b"))
@@ -274,7 +299,7 @@ async def test_a_refused_run_moves_nothing_into_the_trash_or_out_of_it(store: St
     assert await trashed(store, 10) == [(4, "b")]
 
 
-async def test_one_row_or_the_whole_entry_is_read(store: Store):
+async def test_one_row_or_what_hung_below_it_or_the_whole_entry_is_read(store: Store):
     room = Room()
     await room.do(store, create(), *(say(each) for each in "abcd"))
     await room.do(store, p.MessageDelete(message_id="b", cascade=True), subject="bea")
@@ -284,7 +309,8 @@ async def test_one_row_or_the_whole_entry_is_read(store: Store):
         return set(places(await store.trash("topic", Wanted(**wanted))))
 
     assert await ids(message_id="c") == {"c"}
-    assert await ids(message_id="c", whole=True) == {"b", "c", "d"}
+    assert await ids(message_id="c", whole=True) == {"c", "d"}
+    assert await ids(message_id="b", whole=True) == {"b", "c", "d"}
     assert await ids(seq=6) == {"b", "c", "d"}
     assert await ids(by="bea") == {"b", "c", "d"}
     assert await ids(by="ann") == {"a"}

@@ -56,8 +56,8 @@ def ids(mirror: ListMirror) -> list[str]:
 # The mirror -----------------------------------------------------------------------------
 
 
-def test_the_latest_active_stand_first_and_then_ids_decide():
-    mirror = mirror_of(entry("b", 5), entry("c", 7), entry("a", 5))
+def test_the_latest_active_stand_first_and_then_the_latest_made():
+    mirror = mirror_of(entry("b", 5, created_at=1), entry("c", 7), entry("a", 5, created_at=2))
     assert ids(mirror) == ["c", "a", "b"]
     before = mirror.entries
 
@@ -381,6 +381,29 @@ async def test_a_frame_that_cannot_be_read_costs_one_question_in_a_while():
         task.cancel()
         await tell(world, whole="yes")  # concerns nobody
         await world.clock.elapse(REST_SECONDS)
+
+
+async def test_a_frame_that_cannot_be_read_soon_after_a_reconnect_is_made_up_for():
+    async with hand() as world:
+        task = asyncio.create_task(held(world, 10))
+        (request,) = await world.requests()
+        await world.answer(request)
+        await tell(world, whole="yes")
+        (request,) = await world.requests()
+        world.socket.drop()
+        await settle()
+        await world.clock.elapse(1)
+        await world.greet()
+        (request,) = await world.requests()
+        await world.answer(request)
+        await tell(world, whole="yes")
+        assert await world.requests() == []
+
+        await world.clock.elapse(REST_SECONDS)
+
+        (request,) = await world.requests()
+        assert request["op"] == "topics.watch"
+        task.cancel()
 
 
 async def test_a_refusal_ends_the_list():

@@ -71,6 +71,11 @@ class House:
         await started.wait()
         self.url = f"ws://127.0.0.1:{sock.getsockname()[1]}"
 
+    async def stop(self) -> None:
+        """End the clients and the server; `start` serves the file again."""
+        await self._stack.aclose()
+        self._stack = contextlib.AsyncExitStack()
+
     async def client(self, **options: Any) -> Client:
         """Connect a client that stays until the server ends."""
         return await self._stack.enter_async_context(livetree.connect(self.url, **options))

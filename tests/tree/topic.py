@@ -121,7 +121,8 @@ class Topic:
         assert planned.result["seq"] == delta.seq == self.tree.seq + 1
         # The draft must not be looked at once that over which it lies has changed.
         decided = canonical_form(planned.draft) | {"seq": delta.seq, "commit": delta.commit}
-        self.adopt(delta, ended_data(planned), old)
+        # As a room does: the draft's messages are taken as they are.
+        self.adopt(delta, ended_data(planned), old, planned.draft)
         assert_equal_everywhere(decided=decided, applied=self.tree)
 
     def bury(self, planned: Planned) -> None:
@@ -132,9 +133,11 @@ class Topic:
         self.trash.bury(planned.burial, {each: self.node(each) for each in delta.drop})
         self.trash.revive(planned.revivals)
 
-    def adopt(self, delta: p.Delta, written: dict[str, Raw], old: Tree) -> None:
+    def adopt(
+        self, delta: p.Delta, written: dict[str, Raw], old: Tree, draft: Draft | None = None
+    ) -> None:
         """Apply a delta, and prove that it leads from the snapshot before to the one after."""
-        assert self.tree.apply(delta, written), "the digest is not the delta's"
+        assert self.tree.apply(delta, written, draft), "the digest is not the delta's"
         self.deltas.append(delta)
         check_invariants(self.tree)
         check_folds(old, [delta], self.tree, written)

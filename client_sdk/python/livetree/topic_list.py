@@ -142,8 +142,13 @@ class ListMirror:
         return [c.Marked(frame.topic, frame.read_seq, frame.unread)]
 
     def _arrange(self) -> None:
-        shown = self._by_id.values()
-        self.entries = tuple(sorted(shown, key=lambda entry: (-entry.last_activity_at, entry.id)))
+        # At one time the later made comes first, as the server has it.
+        shown = sorted(
+            self._by_id.values(),
+            key=lambda entry: (entry.last_activity_at, entry.created_at, entry.id),
+            reverse=True,
+        )
+        self.entries = tuple(shown)
 
     def statistics(self) -> dict[str, int]:
         """Return figures for logs and tests."""
@@ -411,11 +416,11 @@ class Watch:
         if not self._resting:
             self._resting = True
             self._ask(self._list)
-            self._clock.call_later(REST_SECONDS, partial(self._rested, self._connection))
+            self._clock.call_later(REST_SECONDS, self._rested)
 
-    def _rested(self, connection: int) -> None:
+    def _rested(self) -> None:
         self._resting = False
-        if self._list is not None and not self._list.is_synced and connection == self._connection:
+        if self._list is not None and not self._list.is_synced and self._online:
             self.unreadable()
 
     def _ask(self, topics: TopicList) -> None:

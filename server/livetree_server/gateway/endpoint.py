@@ -37,6 +37,10 @@ __all__ = ["Endpoint", "Gateway"]
 
 log = logging.getLogger("livetree.gateway")
 
+MESSAGE_LENGTH: Final = 1_000
+DETAIL_LENGTH: Final = 200
+"""How many characters of an error cross the wire."""
+
 PATHS: Final = ("/", "/v1/ws")
 MAX_FRAME_BYTES: Final = 2 * 1024 * 1024
 MAX_UNANSWERED: Final = 256
@@ -423,8 +427,17 @@ def _result(number: int, result: bytes) -> bytes:
 
 
 def _error(number: int, error: LivetreeError) -> bytes:
-    frame = p.ErrorFrame(re=number, code=error.code, message=str(error), details=error.details)
-    return p.encode(frame)
+    # What a request names, its refusal names too; but not without end.
+    details = {
+        key: _clipped(value, DETAIL_LENGTH) if isinstance(value, str) else value
+        for key, value in error.details.items()
+    }
+    message = _clipped(str(error), MESSAGE_LENGTH)
+    return p.encode(p.ErrorFrame(re=number, code=error.code, message=message, details=details))
+
+
+def _clipped(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 _quiet = logging.getLogger("livetree.websocket")

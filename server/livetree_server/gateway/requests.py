@@ -210,22 +210,32 @@ class Requests:
         if not is_id(copy_id):
             raise Validation(f"topic id {copy_id[:80]!r} is not [A-Za-z0-9_-]{{1,64}}")
         grant.require(copy_id, WRITE)
-        if command.mutation is not None:
-            # The first time may have been before what it copies was deleted.
-            key = MutationKey(grant.subject, command.mutation)
-            if (stored := (await self._rooms.store.mutations([key])).get(key)) is not None:
-                if stored.request_hash != request_hash(command):
-                    raise Conflict(
-                        f"mutation id {command.mutation} belongs to another request: use a new one",
-                        mutation=command.mutation,
-                    )
-                return stored.result
+        if (before := await self._first_copy(command, grant)) is not None:
+            return before
         held: asyncio.Future[bytes | LivetreeError] = asyncio.get_running_loop().create_future()
         self._rooms.duplicate(command, copy_id, grant.subject, held.set_result)
         outcome = await held
         if isinstance(outcome, LivetreeError):
+            # What it copies may be gone since its first try has succeeded.
+            if (before := await self._first_copy(command, grant)) is not None:
+                return before
             raise outcome
         return outcome
+
+    async def _first_copy(self, command: p.TopicDuplicate, grant: Grant) -> bytes | None:
+        """Return the result of the same mutation, if it happened before."""
+        if command.mutation is None:
+            return None
+        key = MutationKey(grant.subject, command.mutation)
+        stored = (await self._rooms.store.mutations([key])).get(key)
+        if stored is None:
+            return None
+        if stored.request_hash != request_hash(command):
+            raise Conflict(
+                f"mutation id {command.mutation} belongs to another request: use a new one",
+                mutation=command.mutation,
+            )
+        return stored.result
 
     async def _serve(self, command: p.BotServe, connection: Connection, grant: Grant) -> bytes:
         offers = await self._rooms.store.offers() if command.models else []

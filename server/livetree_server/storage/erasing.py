@@ -236,7 +236,12 @@ class Erasing:
 
     def _next_topic(self, tx: Connection, now: int) -> int | None:
         if self._topic_key is not None:
-            return self._topic_key
+            # What marked it may have been rolled back, and the topic be restored since.
+            this = select(topic.c.key).where(topic.c.key == self._topic_key)
+            marked = this.where(topic.c.temporary == true(), topic.c.deleted_at.is_not(None))
+            if tx.scalar(marked) is not None:
+                return self._topic_key
+            self._topic_key = None
         first = select(topic.c.key, topic.c.root_id).order_by(topic.c.deleted_at).limit(1)
         # A time is never below 0; said like this, it is looked up in an index.
         unwanted = first.where(topic.c.temporary == true(), topic.c.deleted_at >= 0)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from livetree.core.errors import Internal
 from livetree.core.protocol import Node
-from livetree.core.trash import Burial, TrashEntry, Wanted
+from livetree.core.trash import Burial, TrashEntry, Wanted, below
 from livetree.core.view import place_of
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from .erasing import TOPIC_AGE, TRASH_AGE
 from .pruning import EVENT_AGE, EVENTS_PER_TOPIC, MUTATION_AGE
 from .reading import MOST_DUE, MOST_UNUSED
 from .rows import cursor_of, folded, position_of, trash_cursor_of, trash_position_of
+from .trash import refuse_much
 
 __all__ = ["Hold", "MemoryStore"]
 
@@ -300,8 +301,7 @@ class MemoryStore:
             else:
                 found = wanted.message_id in buried.nodes
             if found:
-                only = None if wanted.whole else wanted.message_id
-                return _entry(buried, only)
+                return _entry(buried, wanted)
         return None
 
     async def trash_page(
@@ -458,15 +458,23 @@ def _seen(topic: _Topic, subject: str) -> Seen:
     return Seen(read_seq, min(len(unread), MOST_UNREAD))
 
 
-def _entry(buried: _Buried, only: str | None) -> TrashEntry:
+def _entry(buried: _Buried, wanted: Wanted) -> TrashEntry:
     burial = buried.burial
+    ids = list(buried.nodes)
+    if wanted.message_id is not None:
+        ids = [wanted.message_id]
+        if wanted.whole:
+            places = ((node.id, node.parent_id) for node in buried.nodes.values())
+            ids = below(places, wanted.message_id)
+    nodes = [buried.nodes[each] for each in ids]
+    refuse_much(sum(len(memoryview(node.data)) for node in nodes if node.data), burial.seq)
     return TrashEntry(
         seq=burial.seq,
         active_before=burial.active_before,
         active_after=burial.active_after,
         last_created_at=burial.last_created_at,
         moved=dict(burial.moved),
-        nodes=[node for each, node in buried.nodes.items() if only in (None, each)],
+        nodes=nodes,
     )
 
 

@@ -6,9 +6,11 @@ A deleted topic is absent here, but for who asks for a deleted one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 from livetree.core.errors import Internal
 from livetree.core.protocol import Node
 from livetree.core.view import Place
@@ -55,6 +57,8 @@ __all__ = [
     "topics",
     "unused",
 ]
+
+log = logging.getLogger("livetree.storage")
 
 MOST_DUE: Final = 1_000
 """The most that `due` returns."""
@@ -202,7 +206,7 @@ def topics(
     shown = rows[:limit]
     more = len(rows) > limit
     return (
-        [_topic_row(row) for row in shown],
+        _topic_rows(shown),
         cursor_of(shown[-1].last_activity_at, shown[-1].key) if more else None,
     )
 
@@ -210,11 +214,21 @@ def topics(
 def listed(tx: Connection, topic_ids: Sequence[str]) -> list[TopicRow]:
     """As `Store.listed`."""
     asked = select(topic).where(_listed)
-    return [
-        _topic_row(row)
-        for some in _slices(topic_ids)
-        for row in tx.execute(asked.where(topic.c.id.in_(some)))
-    ]
+    found: list[TopicRow] = []
+    for some in _slices(topic_ids):
+        found += _topic_rows(tx.execute(asked.where(topic.c.id.in_(some))))
+    return found
+
+
+def _topic_rows(rows: Iterable[Row[Any]]) -> list[TopicRow]:
+    """Read rows of the list; one that can't be read hides no other."""
+    found: list[TopicRow] = []
+    for row in rows:
+        try:
+            found.append(_topic_row(row))
+        except (msgspec.MsgspecError, UnicodeError):
+            log.error("topic %s is left out of the list: run `livetree check`", row.id)
+    return found
 
 
 def _topic_row(row: Row[Any]) -> TopicRow:

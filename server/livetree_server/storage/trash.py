@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
+from livetree.core.errors import TooLarge
 from livetree.core.protocol import Node
-from livetree.core.trash import TrashEntry, Wanted
-from msgspec import Raw
+from livetree.core.trash import TrashEntry, Wanted, below
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 from sqlalchemy import Connection, select, tuple_
 
-from ..topics.ports import TrashRow
+from ..topics.ports import TRASH_BYTES, TrashRow
 from .rows import SKELETON, entry_of, node_of, trash_cursor_of, trash_position_of
 from .schema import topic, trash, trash_message
 
-__all__ = ["entry", "page"]
+__all__ = ["entry", "page", "refuse_much"]
+
+_AT_ONCE: Final = 500  # ids in one statement
 
 _skeleton = [trash_message.c[name] for name in SKELETON]
 _place = trash_message.c.created_at, trash_message.c.id
@@ -24,19 +28,27 @@ def entry(tx: Connection, topic_id: str, wanted: Wanted) -> TrashEntry | None:
     """As `Store.trash`."""
     key = _key_of(tx, topic_id)
     asked = select(trash).where(trash.c.topic_key == key)
-    only: str | None = None
     if wanted.seq is not None:
         asked = asked.where(trash.c.seq == wanted.seq)
     elif wanted.by is not None:
         asked = asked.where(trash.c.by == wanted.by).order_by(trash.c.seq.desc()).limit(1)
     else:
-        only = None if wanted.whole else wanted.message_id
         its_own = (trash_message.c.topic_key == key) & (trash_message.c.id == wanted.message_id)
         asked = asked.where(
             trash.c.seq == select(trash_message.c.entry_seq).where(its_own).scalar_subquery()
         )
     head = tx.execute(asked).one_or_none()
-    return None if head is None else entry_of(head, _nodes(tx, head.topic_key, head.seq, only))
+    return None if head is None else entry_of(head, _nodes(tx, head.topic_key, head.seq, wanted))
+
+
+def refuse_much(size: int, seq: int) -> None:
+    """Refuse to bring back so many bytes of content together."""
+    if size > TRASH_BYTES:
+        raise TooLarge(
+            f"what commit {seq} deleted has more than {TRASH_BYTES} bytes of content: bring it "
+            "back in parts, with message.restore",
+            limit=TRASH_BYTES,
+        )
 
 
 def page(
@@ -72,13 +84,32 @@ def _key_of(tx: Connection, topic_id: str) -> int | None:
     return tx.scalar(select(topic.c.key).where(topic.c.id == topic_id, present))
 
 
-def _nodes(tx: Connection, topic_key: int, seq: int, only: str | None) -> list[Node]:
-    asked = select(*_skeleton, trash_message.c.data).where(
-        trash_message.c.topic_key == topic_key, trash_message.c.entry_seq == seq
-    )
-    if only is not None:
-        asked = asked.where(trash_message.c.id == only)
-    return [_whole(row) for row in tx.execute(asked)]
+def _nodes(tx: Connection, topic_key: int, seq: int, wanted: Wanted) -> list[Node]:
+    of_entry = (trash_message.c.topic_key == topic_key) & (trash_message.c.entry_seq == seq)
+    asked = select(*_skeleton, trash_message.c.data)
+    if wanted.message_id is None:
+        return _read(tx.execute(asked.where(of_entry)), seq)
+    ids = [wanted.message_id]
+    if wanted.whole:
+        places = select(trash_message.c.id, trash_message.c.parent_id).where(of_entry)
+        ids = below(((row[0], row[1]) for row in tx.execute(places)), wanted.message_id)
+    nodes: list[Node] = []
+    for start in range(0, len(ids), _AT_ONCE):
+        some = trash_message.c.id.in_(ids[start : start + _AT_ONCE])
+        nodes += _read(tx.execute(asked.where(of_entry, some)), seq, nodes)
+    return nodes
+
+
+def _read(rows: Iterable[Any], seq: int, before: Sequence[Node] = ()) -> list[Node]:
+    size = sum(len(memoryview(node.data)) for node in before if node.data is not UNSET)
+    nodes: list[Node] = []
+    for row in rows:
+        node = _whole(row)
+        assert node.data is not UNSET
+        size += len(memoryview(node.data))
+        refuse_much(size, seq)
+        nodes.append(node)
+    return nodes
 
 
 def _whole(row: Any) -> Node:

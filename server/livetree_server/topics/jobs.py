@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from livetree.core import protocol as p
 from livetree.core.plan import ImportTopic
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from .ports import Subscriber
 from .room import Position, Room, Waiting
+
+log = logging.getLogger("livetree.topics")
 
 __all__ = [
     "LARGE_TOPIC",
@@ -25,6 +28,7 @@ __all__ = [
     "Renew",
     "is_far_reaching",
     "makes_topic",
+    "once",
     "restores_topic",
 ]
 
@@ -37,10 +41,33 @@ _FAR_REACHING: Final = (
     p.MessageRetry,
 )
 
+LARGE_BYTES: Final = 1024 * 1024
+"""How much content is read through without letting others have their turn."""
+
 LARGE_TOPIC: Final = 2_000
 """How many messages are made into a tree without letting others have their turn."""
 
 Answer: TypeAlias = Callable[[Any], None]
+
+
+def once(answer: Answer) -> Answer:
+    """
+    Return what answers a job the first time it is called, and then does nothing.
+
+    A job may be given up for lost after it has been answered. An answer that fails harms
+    nobody else.
+
+    """
+    left = [answer]
+
+    def tell(outcome: Any) -> None:
+        if left:
+            try:
+                left.pop()(outcome)
+            except Exception:
+                log.exception("an answer could not be given")
+
+    return tell
 
 
 class Ask(Struct, frozen=True, eq=False):
@@ -109,7 +136,8 @@ def restores_topic(job: Waiting | Job) -> bool:
 def is_far_reaching(command: p.Mutation, room: Room) -> bool:
     """Tell whether a command may touch so many messages that others would wait for it."""
     if isinstance(command, ImportTopic):
-        return len(command.nodes) > LARGE_TOPIC
+        size = sum(len(memoryview(node.data)) for node in command.nodes if node.data is not UNSET)
+        return len(command.nodes) > LARGE_TOPIC or size > LARGE_BYTES
     if len(room.tree) <= LARGE_TOPIC:
         return False
     some = command.commands if isinstance(command, p.Batch) else (command,)

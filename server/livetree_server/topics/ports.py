@@ -13,6 +13,7 @@ from msgspec import Struct
 
 __all__ = [
     "MOST_UNREAD",
+    "TRASH_BYTES",
     "Due",
     "Entry",
     "Fanout",
@@ -30,6 +31,9 @@ __all__ = [
     "TopicRow",
     "TrashRow",
 ]
+
+TRASH_BYTES: Final = 64 * 1024 * 1024
+"""How much content one command may bring back."""
 
 MOST_UNREAD: Final = 1_000
 """The most unread messages that are counted."""
@@ -285,7 +289,13 @@ class Store(Protocol):
         """
 
     async def trash(self, topic_id: str, wanted: Wanted) -> TrashEntry | None:
-        """Read a trash entry, None if there is none (any more)."""
+        """
+        Read a trash entry, None if there is none (any more).
+
+        Raises:
+            TooLarge: If the rows that are wanted have more than `TRASH_BYTES` of content.
+
+        """
 
     async def trash_page(
         self, topic_id: str, *, cursor: str | None, limit: int

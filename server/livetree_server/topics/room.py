@@ -19,7 +19,7 @@ from livetree.core.errors import LivetreeError, StaleStream
 from livetree.core.live import LiveReply
 from livetree.core.plan import Content, Context, ImportTopic, Planned, Written, plan
 from livetree.core.trash import TrashEntry, Wanted
-from livetree.core.view import on_the_wire
+from livetree.core.view import View, on_the_wire
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
@@ -295,7 +295,7 @@ class Room:
                 data = outcome.draft.node(message_id).data
                 assert data is not UNSET
                 written[message_id] = data
-            frames += self.follow(outcome.delta, next(stored), written)
+            frames += self.follow(outcome.delta, next(stored), written, outcome.draft)
             for message_id, epoch in self.tree.live.items():
                 if epoch == 0 and before.get(message_id) != 0:
                     offered[message_id] = None
@@ -310,10 +310,14 @@ class Room:
         return Applied(frames, offers, results)
 
     def follow(
-        self, delta: p.Delta, frame: bytes, written: dict[str, Raw] | None = None
+        self,
+        delta: p.Delta,
+        frame: bytes,
+        written: dict[str, Raw] | None = None,
+        decided: View | None = None,
     ) -> list[bytes]:
         """Apply one delta of the log; returns the frames that tell it to subscribers."""
-        if not self.tree.apply(delta, written):
+        if not self.tree.apply(delta, written, decided):
             raise RuntimeError(f"topic {self.tree.topic_id} drifted at seq {delta.seq}")
         self._remember(delta.seq, delta.commit, frame)
         for put in delta.put:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from livetree.core import protocol as p
@@ -13,7 +13,7 @@ from livetree.core.errors import Busy, LivetreeError
 from livetree.core.plan import EraseTopic, ExpireLease, ExpireOffer
 from msgspec import Struct
 
-from .jobs import Append, Ask, CatchUp, Close, Copy, Job, Open, Renew
+from .jobs import Append, Ask, CatchUp, Close, Copy, Job, Open, Renew, once
 from .marking import Marking
 from .ports import Fanout, Store, StoreError, Subscriber
 from .room import Position, Waiting
@@ -129,7 +129,7 @@ class Rooms:
             Busy: If the topic's queue is full; nothing happened.
 
         """
-        self._enqueue(command.topic, Waiting(command, subject, answer))
+        self._enqueue(command.topic, Waiting(command, subject, once(answer)))
 
     def duplicate(
         self,
@@ -145,15 +145,15 @@ class Rooms:
                 answer(outcome)
                 return
             try:
-                self._enqueue(copy_id, Waiting(outcome, subject, answer, request=command))
+                self._enqueue(copy_id, Waiting(outcome, subject, once(answer), request=command))
             except Busy as error:
                 answer(error)
 
-        self._enqueue(command.topic, Copy(command, copy_id, made))
+        self._enqueue(command.topic, Copy(command, copy_id, once(made)))
 
     def ask(self, command: p.Command, topic_id: str, answer: Callable[[Any], None]) -> None:
         """Queue a read; it sees every command that was queued before it. Raises `Busy`."""
-        self._enqueue(topic_id, Ask(command, answer))
+        self._enqueue(topic_id, Ask(command, once(answer)))
 
     def open(
         self, command: p.TopicOpen | p.Resume, subscriber: Subscriber, answer: Callable[[Any], None]
@@ -165,11 +165,11 @@ class Rooms:
 
         """
         position = Position(command.seq, command.commit, dict(command.streams))
-        self._enqueue(command.topic, Open(position, subscriber, answer))
+        self._enqueue(command.topic, Open(position, subscriber, once(answer)))
 
     def close(self, topic_id: str, subscriber: Subscriber, answer: Callable[[Any], None]) -> None:
         """End a subscription, if there is one, after what was asked before. Raises `Busy`."""
-        self._enqueue(topic_id, Close(subscriber, answer))
+        self._enqueue(topic_id, Close(subscriber, once(answer)))
 
     def append(
         self, command: p.StreamAppend, answer: Callable[[bytes | LivetreeError], None]
@@ -178,13 +178,13 @@ class Rooms:
         runner = self._runners.get(command.topic)
         if runner is not None and runner.take_now(command, answer):
             return
-        self._enqueue(command.topic, Append(command, answer))
+        self._enqueue(command.topic, Append(command, once(answer)))
 
     def renew(
         self, command: p.StreamRenew, answer: Callable[[bytes | LivetreeError], None]
     ) -> None:
         """Keep a lease. Raises `Busy`."""
-        self._enqueue(command.topic, Renew(command, answer))
+        self._enqueue(command.topic, Renew(command, once(answer)))
 
     # What the hub reports -------------------------------------------------------------
 
@@ -244,12 +244,7 @@ class Rooms:
     async def _sweep_for_ever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await self.sweep()
-            except StoreError as error:
-                log.warning("the sweep could not read the database: %s", error)
-            except Exception:
-                log.exception("the sweep failed; it goes on in a second")
+            await self.sweep()
 
     async def sweep(self) -> None:
         """
@@ -261,12 +256,30 @@ class Rooms:
         """
         now = self.clock()
         self._evict(now)
-        await self._sweep_temporary(now)
-        if now - self._pruned_at >= PRUNE_SECONDS * 1000 and not await self.store.prune(now):
+        # Apart: where one of them fails, the others go on.
+        for part in (self._persist_leases(), self._sweep_live(now), self._sweep_temporary(now)):
+            await self._guarded(part)
+        if now - self._pruned_at >= PRUNE_SECONDS * 1000:
+            await self._guarded(self._prune(now))
+
+    async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
+        try:
+            await part
+        except StoreError as error:
+            log.warning("the sweep could not read the database: %s", error)
+        except Exception:
+            log.exception("a part of the sweep failed; it goes on in a second")
+
+    async def _prune(self, now: int) -> None:
+        if not await self.store.prune(now):
             self._pruned_at = now  # else a round is under way: it goes on in a second
+
+    async def _persist_leases(self) -> None:
         # Together, so that they share the store's transactions.
         written = [runner for runner in self._runners.values() if runner.is_written]
         await asyncio.gather(*(runner.persist_leases() for runner in written))
+
+    async def _sweep_live(self, now: int) -> None:
         due = await self.store.due(
             lease_before=now, offered_before=now - int(self.settings.offer_seconds * 1000)
         )

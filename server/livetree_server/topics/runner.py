@@ -23,6 +23,7 @@ from livetree.core.errors import (
     Internal,
     LivetreeError,
     NotFound,
+    TooLarge,
     Unavailable,
 )
 from livetree.core.plan import Content, Context, RepairTopic
@@ -154,9 +155,11 @@ class Runner:
                 except Exception as error:
                     # Whatever was wrong, what the room has is held against the log.
                     log.exception("topic %s: %s", self.topic_id, error)
-                    await self._reload(
-                        self._current, Unavailable("the server failed: repeat the same request")
-                    )
+                    if not self._current:
+                        # Nothing was begun: the same would happen again, without end.
+                        self._refuse_all(_unreadable(self.topic_id))
+                        continue
+                    await self._reload(self._current, None)
                 self._current = []
                 if self._room is not None:
                     self._room.cool()
@@ -191,8 +194,12 @@ class Runner:
                 error = Unavailable("the database can't be read: repeat in a moment")
             self._refuse_all(error)
             return
+        except Exception:
+            log.exception("topic %s can't be loaded", self.topic_id)
+            self._refuse_all(_unreadable(self.topic_id))
+            return
         if loaded is not None:
-            if len(loaded.nodes) > LARGE_TOPIC:
+            if len(loaded.nodes) + len(loaded.graves) > LARGE_TOPIC:
                 # Meanwhile the other topics go on.
                 room, found = await asyncio.to_thread(_built, loaded, contents)
             else:
@@ -279,7 +286,7 @@ class Runner:
         for _ in range(ATTEMPTS):
             try:
                 decided, refused, taken = await self._decide(room, waiting)
-            except Internal as error:
+            except (Internal, TooLarge) as error:
                 self.queue.extendleft(reversed(waiting[1:]))
                 waiting[0].answer(error)
                 return
@@ -295,8 +302,10 @@ class Runner:
                 await self._rooms.store.commit(decided.run)  # 1. durable
             except MutationTaken as taken_before:
                 waiting = await self._answer_repeated(waiting, taken_before)
-                if waiting:
+                if waiting and not self._is_absent(room):
                     continue
+                # What was to make or restore the topic did so before: now it is as it is.
+                self.queue.extendleft(reversed(waiting))
                 self._forget_absent()
                 return
             except SeqTaken:
@@ -329,6 +338,7 @@ class Runner:
 
         Raises:
             Internal: If the database doesn't have what the first command needs.
+            TooLarge: If that is too much.
 
         """
         trash: dict[Wanted, TrashEntry | None] = {}
@@ -355,9 +365,13 @@ class Runner:
             each.answer(error)
 
     def _forget_absent(self) -> None:
-        """Let go of a room whose topic isn't there: not made yet, or not restored."""
-        if self._room is not None and (not self._room.tree.seq or self._room.deleted):
+        if self._room is not None and self._is_absent(self._room):
             self._room = None
+
+    @staticmethod
+    def _is_absent(room: Room) -> bool:
+        """Tell whether its topic isn't there: not made yet, or not restored."""
+        return not room.tree.seq or room.deleted
 
     def _told(self, room: Room, decided: Decided) -> None:
         # No await in here: nobody sees one of the three steps without the others.
@@ -422,15 +436,18 @@ class Runner:
         """See what another node did, tell it to our subscribers, and decide on that."""
         await self._reload([], Busy(""))
         if self._room is None:
-            error = Conflict(f"topic id {self.topic_id} is taken: choose another")
-            self._answer_all(waiting, error)
+            taken = Conflict(f"topic id {self.topic_id} is taken: choose another")
+            gone = NotFound(f"there is no topic {self.topic_id}", id=self.topic_id)
+            for each in waiting:
+                each.answer(taken if makes_topic(each) else gone)
         return self._room
 
-    async def _reload(self, jobs: Sequence[Waiting | Job], otherwise: LivetreeError) -> None:
+    async def _reload(self, jobs: Sequence[Waiting | Job], otherwise: LivetreeError | None) -> None:
         """
         Read the database, publish what happened there, and answer what waits by it.
 
-        A command whose mutation is stored gets its result; any other gets `otherwise`.
+        A command whose mutation is stored gets its result; any other gets `otherwise`, or
+        without it what is known of a failure of the server's own.
 
         """
         self._forget_absent()
@@ -448,10 +465,16 @@ class Runner:
         for job in jobs:
             if isinstance(job, CatchUp):
                 continue
-            outcome: bytes | LivetreeError = otherwise
+            outcome: bytes | LivetreeError = otherwise or self._failed(job)
             if isinstance(job, Waiting) and job.key in stored:
                 outcome = self._first_result(job, stored[job.key])
             job.answer(outcome)
+
+    def _failed(self, job: Waiting | Job) -> LivetreeError:
+        """Return the error of a job amid which the server failed."""
+        if isinstance(job, Waiting) and (job.key is None or self._unsure):
+            return Unavailable("the server failed: it may have happened")
+        return Internal("the server failed, and its log says why; nothing has happened")
 
     async def _make_sure(self) -> bool:
         """Read what the database could not tell before; until it does, nothing is answered."""
@@ -553,6 +576,14 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<Runner {self.topic_id} waiting={len(self.queue)} room={self._room!r}>"
+
+
+def _unreadable(topic_id: str) -> Internal:
+    return Internal(
+        f"topic {topic_id} can't be read, and the server's log says why: stop the server and run "
+        "`livetree check --repair`",
+        topic=topic_id,
+    )
 
 
 def _built(loaded: LoadedTopic, contents: dict[str, tuple[int, bytes]]) -> tuple[Room, list[Fault]]:

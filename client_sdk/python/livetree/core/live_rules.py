@@ -146,7 +146,7 @@ def retry(draft: Draft, command: p.MessageRetry, context: Context) -> dict[str, 
     _make_way(draft, command.when_live, context)
     node = draft.node(node.id)  # which may just have been paused
     old = context.content.get(node.id) if node.data is UNSET else bytes(node.data)
-    if old is None and not node.empty:
+    if old is None:
         raise Content([node.id])  # its turn options stay
     draft.change(
         node.id,

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from .draft import Draft
 from .protocol import Cause, Delta, Node
 
-__all__ = ["Burial", "Moved", "Revival", "TrashEntry", "Wanted", "burial_of", "revivals_of"]
+__all__ = [
+    "Burial",
+    "Moved",
+    "Revival",
+    "TrashEntry",
+    "Wanted",
+    "below",
+    "burial_of",
+    "revivals_of",
+]
 
 
 class Moved(Struct, frozen=True, array_like=True):
@@ -78,7 +89,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
         seq: The entry of this commit.
         by: The last entry of this subject.
         message_id: The entry that has this message.
-        whole: With ``message_id``: all rows of the entry, not only that one.
+        whole: With ``message_id``: those of the entry's rows too that hung below it.
 
     """
 
@@ -109,6 +120,18 @@ def burial_of(draft: Draft, delta: Delta, cause: Cause) -> Burial | None:
         last_created_at=base.last_created_at,
         moved=moved,
     )
+
+
+def below(places: Iterable[tuple[str, str]], top_id: str) -> list[str]:
+    """Return the id and those that hang below it, of rows told by their ids and parents' ids."""
+    children: dict[str, list[str]] = {}
+    for message_id, parent_id in places:
+        children.setdefault(parent_id, []).append(message_id)
+    found = [top_id]
+    for message_id in found:  # which grows meanwhile
+        # Taken out, so that rows that are each above the other end it too.
+        found.extend(children.pop(message_id, ()))
+    return list(dict.fromkeys(found))
 
 
 def revivals_of(draft: Draft) -> list[Revival]:

@@ -11,7 +11,7 @@ from . import protocol as p
 from .draft import Draft, parents_first
 from .errors import Conflict, InvalidOperation, NotFound, TopicLive
 from .planning import Content, Context, content_node, fresh_group
-from .trash import Revival, TrashEntry, Wanted
+from .trash import Revival, TrashEntry, Wanted, below
 from .view import Place
 
 __all__ = ["restore", "undo"]
@@ -58,7 +58,9 @@ def restore(draft: Draft, command: p.MessageRestore, context: Context) -> dict[s
     entry = _entry(Wanted(message_id=message_id, whole=command.cascade), context)
     if entry is None or all(node.id != message_id for node in entry.nodes):
         raise missing
-    restored = _revive(draft, entry, _below(entry, message_id), _groups(draft, entry))
+    wanted = set(below(((node.id, node.parent_id) for node in entry.nodes), message_id))
+    nodes = [node for node in entry.nodes if node.id in wanted]
+    restored = _revive(draft, entry, nodes, _groups(draft, entry))
     return {
         "messageId": message_id,
         "parentId": draft.node(message_id).parent_id,
@@ -70,17 +72,6 @@ def _entry(wanted: Wanted, context: Context) -> TrashEntry | None:
     if wanted not in context.trash:
         raise Content([], [wanted])
     return context.trash[wanted]
-
-
-def _below(entry: TrashEntry, top_id: str) -> list[p.Node]:
-    """Return the message and the rows of its entry that hung below it."""
-    children: dict[str, list[p.Node]] = {}
-    for node in entry.nodes:
-        children.setdefault(node.parent_id, []).append(node)
-    found = [node for node in entry.nodes if node.id == top_id]
-    for node in found:  # which grows meanwhile
-        found.extend(children.get(node.id, ()))
-    return found
 
 
 def _revive(

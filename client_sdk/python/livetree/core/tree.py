@@ -163,7 +163,12 @@ class Tree(View):
         """Return all content messages, in no promised order."""
         return list(self._nodes.values())
 
-    def apply(self, delta: Delta, written: Mapping[str, Raw] | None = None) -> bool:
+    def apply(
+        self,
+        delta: Delta,
+        written: Mapping[str, Raw] | None = None,
+        decided: View | None = None,
+    ) -> bool:
         """
         Fold a delta in.
 
@@ -171,6 +176,8 @@ class Tree(View):
             delta: The next one.
             written: The data of the replies that it ended, where it is known; others
                 become cold.
+            decided: The draft on this tree that the delta was sealed from, if it was: its
+                messages are taken as they are, and no content is read again.
 
         Returns:
             Whether the digest is now the delta's; if not, this tree has drifted and
@@ -183,7 +190,10 @@ class Tree(View):
         if delta.seq != self.seq + 1 or delta.prev != self.commit:
             raise Gap(f"have {self.seq}, got {delta.seq}")
         for put in delta.put:
-            self._apply_put(put, delta.seq)
+            if decided is None:
+                self._apply_put(put, delta.seq)
+            else:
+                self._take(decided.node(put.id))
         for message_id in delta.ended:
             node, data = self._nodes[message_id], (written or {}).get(message_id)
             cold = replace(node, data=UNSET, preview="", empty=False)
@@ -211,6 +221,13 @@ class Tree(View):
         node = self._nodes.get(message_id)
         if node is not None and node.data is not UNSET:
             self._nodes[message_id] = replace(node, data=UNSET)
+
+    def _take(self, node: Node) -> None:
+        old = self._nodes.get(node.id)
+        if old is None:
+            self._insert(node)
+        else:
+            self._replace(old, node)
 
     def _apply_put(self, put: Put, seq: int) -> None:
         old = self._nodes.get(put.id)

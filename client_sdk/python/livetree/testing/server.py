@@ -355,8 +355,6 @@ class MemoryServer:
             topic = self.topics[command.topic]
         elif isinstance(command, (p.TopicCreate, CopyTopic)) and command.topic not in self.topics:
             topic = MemoryTopic(command.topic, self.new_id(), self.clock.now_ms())
-        elif isinstance(command, p.TopicRestore) and command.topic in self.topics:
-            topic = self.topics[command.topic]
         else:
             topic = self._topic(command.topic)
         offered = {each for each, epoch in topic.tree.live.items() if not epoch}
