@@ -141,6 +141,7 @@ message: Final = Table(
     sqlite_strict=True,
 )
 Index("message_children", message.c.topic_key, message.c.parent_id)
+Index("message_version", message.c.topic_key, message.c.version)  # what a reader has not seen
 Index(
     "message_one_root",
     message.c.topic_key,

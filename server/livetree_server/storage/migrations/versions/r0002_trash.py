@@ -50,6 +50,7 @@ def upgrade() -> None:
         sqlite_where=text('"temporary" = 1'),
         postgresql_where=text('"temporary" = true'),
     )
+    op.create_index("message_version", "message", ["topic_key", "version"])
     op.create_index(
         "message_pending",
         "message",
