@@ -16,12 +16,13 @@ from livetree_server.gateway import endpoint, requests, session
 from livetree_server.http import door
 from livetree_server.hub import hub
 from livetree_server.hub.connection import FLOOD, HIGH_WATER
-from livetree_server.storage import pruning
-from livetree_server.topics import reading, watching
+from livetree_server.storage import erasing, pruning
+from livetree_server.topics import ports, reading, watching
 from livetree_server.topics.rooms import Settings
 
 from tests.docs.blocks import ROOT
 
+DAY = 24 * 60 * 60 * 1000
 PAGE = (ROOT / "docs/operations.md").read_text("utf-8")
 
 
@@ -57,6 +58,14 @@ def test_limits_are_those_of_the_code():
         ),
         "time from one telling of the list of topics to the next": (
             f"{watching.ROUND_SECONDS * 1000:.0f} ms"
+        ),
+        "content of a path that is copied": size(reading.COPY_BYTES),
+        "content that one undo or restore brings back; the rest comes in parts": (
+            size(ports.TRASH_BYTES)
+        ),
+        "time in the trash, of messages and topics": f"{erasing.TRASH_AGE // DAY} days",
+        "time a temporary topic is kept that nobody uses": (
+            f"{settings.unused_seconds / 60:.0f} minutes"
         ),
         "ops of one reply": f"{MAX_OPS:,}",
         "head of a request, and the time until it is complete": (

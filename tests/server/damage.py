@@ -11,6 +11,7 @@ from typing import Any
 
 from livetree.core import protocol as p
 from livetree.core.content import data_of_text
+from livetree_server.storage.checking import Checker, Finding
 from msgspec import Raw
 
 from tests.conformance.backend import Seed
@@ -91,3 +92,28 @@ def pointer(topic_id: str, value: str | None) -> tuple[str, Sequence[Any]]:
 def parent(topic_id: str, message_id: str, parent_id: str | None) -> tuple[str, Sequence[Any]]:
     sql = f"UPDATE message SET parent_id = ? WHERE {of(topic_id)} AND id = ?"
     return sql, (parent_id, message_id)
+
+
+def opened(file: Path) -> Checker:
+    numbers = iter(range(1_000))
+    return Checker.open(file, clock=lambda: 2 * NOW, new_id=lambda: f"commit-{next(numbers)}")
+
+
+def check(file: Path) -> list[str]:
+    """Return what is wrong, and demand that looking has changed nothing."""
+    before = dump(file)
+    with opened(file) as checker:
+        told = list(checker.check())
+    assert dump(file) == before
+    return [str(each) for each in told if isinstance(each, Finding)]
+
+
+def repair(file: Path) -> list[str]:
+    with opened(file) as checker:
+        return [str(each) for each in checker.repair() if isinstance(each, Finding)]
+
+
+def dump(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as sql:
+        sql.text_factory = lambda text: text.decode(errors="backslashreplace")
+        return list(sql.iterdump())

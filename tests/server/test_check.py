@@ -14,12 +14,23 @@ from livetree.core import protocol as p
 from livetree_server.cli import check as check_module
 from livetree_server.cli.program import run
 from livetree_server.storage import SqliteStore
-from livetree_server.storage.checking import Checker, Finding, Passed
+from livetree_server.storage.checking import Finding, Passed
 from livetree_server.storage.files import StoreRefused
 
 from tests.conformance.raw_store import RawStore
 from tests.helpers import check_invariants
-from tests.server.damage import make, of, parent, pointer, query, write
+from tests.server.damage import (
+    check,
+    dump,
+    make,
+    of,
+    opened,
+    parent,
+    pointer,
+    query,
+    repair,
+    write,
+)
 from tests.server.program import Program, sentence
 
 EVENT = (
@@ -132,30 +143,6 @@ def file(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def program(file: Path, tmp_path: Path) -> Program:
     return Program(tmp_path)
-
-
-def opened(file: Path) -> Checker:
-    numbers = iter(range(1_000))
-    return Checker.open(file, clock=lambda: 2_000_000, new_id=lambda: f"commit-{next(numbers)}")
-
-
-def check(file: Path) -> list[str]:
-    """Return what is wrong, and demand that looking has changed nothing."""
-    before = dump(file)
-    with opened(file) as checker:
-        told = list(checker.check())
-    assert dump(file) == before
-    return [str(each) for each in told if isinstance(each, Finding)]
-
-
-def repair(file: Path) -> list[str]:
-    with opened(file) as checker:
-        return [str(each) for each in checker.repair() if isinstance(each, Finding)]
-
-
-def dump(file: Path) -> list[str]:
-    with closing(sqlite3.connect(file)) as sql:
-        return list(sql.iterdump())
 
 
 def seqs(file: Path) -> dict[str, int]:
@@ -282,6 +269,24 @@ def test_rows_of_no_topic_are_removed(file: Path):
     assert query(file, "SELECT count(*) FROM message WHERE topic_key = 99") == [(0,)]
 
 
+def test_of_a_topic_that_is_not_there_all_is_removed_at_once(file: Path):
+    asyncio.run(RawStore(file).request(p.MessageDelete(topic="T", message_id="d"), 7))
+    write(
+        file,
+        "INSERT INTO live SELECT \"key\", 'c', 0, NULL, 1 FROM topic WHERE id = 'T'",
+        "INSERT INTO reading SELECT 'ann', \"key\", 1 FROM topic WHERE id = 'T'",
+        "DELETE FROM topic WHERE id = 'T'",
+    )
+
+    tables = ("event", "live", "message", "reading", "trash", "trash_message")
+    found = check(file)
+    assert [line.split("'")[1] for line in found] == [*tables]
+    assert repair(file) == found
+    assert check(file) == []
+    for table in tables:
+        assert query(file, f"SELECT count(*) FROM {table} WHERE {of('T')}") == [(0,)]
+
+
 def test_a_table_of_another_make_is_told_and_nothing_is_written(file: Path):
     with closing(sqlite3.connect(file)) as sql:
         sql.executescript(
@@ -318,7 +323,7 @@ def test_a_damaged_file_is_told_and_left_as_it_is(file: Path, table: str):
 
 
 def test_what_cannot_be_read_of_one_topic_keeps_no_other_from_being_mended(file: Path):
-    write(file, head("metadata", "[]"), pointer("S", "x"))
+    write(file, head("seq", 2**53), pointer("S", "x"))
 
     with opened(file) as checker:
         found = [each for each in checker.repair() if isinstance(each, Finding)]
@@ -366,13 +371,13 @@ def test_the_command_tells_repairs_and_proves(program: Program):
 
 
 def test_the_command_says_what_it_could_not_mend(program: Program):
-    write(program.data / "livetree.db", head("other_state", "[]"))
+    write(program.data / "livetree.db", head("seq", 2**53))
 
     told = program.run("check", "--repair")
 
     assert told.returncode == 1
     *_, left, end = told.stdout.splitlines()
-    assert left.startswith("still there: topic T: it can't be read (")
+    assert left.startswith("still there: topic T: its seq is 9007199254740992")
     assert end.endswith("1 fault, of which 1 can't be repaired: restore it from a backup")
 
 

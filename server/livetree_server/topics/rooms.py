@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from livetree.core import protocol as p
@@ -257,24 +257,22 @@ class Rooms:
         now = self.clock()
         self._evict(now)
         # Apart: where one of them fails, the others go on.
-        for part in (self._persist_leases(), self._sweep_live(now), self._sweep_temporary(now)):
-            await self._guarded(part)
-        if now - self._pruned_at >= PRUNE_SECONDS * 1000:
-            await self._guarded(self._prune(now))
+        for part in (self._persist_leases, self._sweep_live, self._sweep_temporary, self._prune):
+            await self._guarded(part, now)
 
-    async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, part: Callable[[int], Awaitable[None]], now: int) -> None:
         try:
-            await part
+            await part(now)
         except StoreError as error:
             log.warning("the sweep could not read the database: %s", error)
         except Exception:
             log.exception("a part of the sweep failed; it goes on in a second")
 
     async def _prune(self, now: int) -> None:
-        if not await self.store.prune(now):
+        if now - self._pruned_at >= PRUNE_SECONDS * 1000 and not await self.store.prune(now):
             self._pruned_at = now  # else a round is under way: it goes on in a second
 
-    async def _persist_leases(self) -> None:
+    async def _persist_leases(self, _: int) -> None:
         # Together, so that they share the store's transactions.
         written = [runner for runner in self._runners.values() if runner.is_written]
         await asyncio.gather(*(runner.persist_leases() for runner in written))
