@@ -17,7 +17,7 @@ from livetree_server.http import door
 from livetree_server.hub import hub
 from livetree_server.hub.connection import FLOOD, HIGH_WATER
 from livetree_server.storage import erasing, pruning
-from livetree_server.topics import ports, reading, watching
+from livetree_server.topics import listing, ports, reading, watching
 from livetree_server.topics.rooms import Settings
 
 from tests.docs.blocks import ROOT
@@ -54,7 +54,7 @@ def test_limits_are_those_of_the_code():
         "bytes of answers that one connection leaves unread, until it is cut": size(FLOOD),
         "content in one answer, about; the rest is asked for again": size(reading.ANSWER_BYTES),
         "topics looked through for one page of the list, which is short then": (
-            f"{watching.LOOKED_THROUGH:,}"
+            f"{listing.LOOKED_THROUGH:,}"
         ),
         "time from one telling of the list of topics to the next": (
             f"{watching.ROUND_SECONDS * 1000:.0f} ms"

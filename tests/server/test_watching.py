@@ -21,11 +21,13 @@ from livetree_server.auth import issue
 from livetree_server.hub.hub import Hub
 from livetree_server.storage.memory import MemoryStore
 from livetree_server.storage.sqlite import SqliteStore
+from livetree_server.topics import listing as listing_module
 from livetree_server.topics import watching as watching_module
+from livetree_server.topics.listing import listed_entries
 from livetree_server.topics.marking import Marking
 from livetree_server.topics.ports import Seen, StoreError
 from livetree_server.topics.rooms import Rooms
-from livetree_server.topics.watching import Watcher, listed_entries
+from livetree_server.topics.watching import Watcher
 from msgspec import Raw
 
 from tests.server.test_endpoint import connect
@@ -493,14 +495,14 @@ async def test_R6_a_list_of_which_little_may_be_seen_is_looked_through_in_large_
     assert house.reads.count("topics") <= 4
     assert await page(cursor, 1) == (["mine-1"], None)
 
-    monkeypatch.setattr(watching_module, "LOOKED_THROUGH", 100)
+    monkeypatch.setattr(listing_module, "LOOKED_THROUGH", 100)
     found, cursor = await page(None, 1)
     assert found == []
     assert (await page(cursor, 2))[0] == ["mine-2", "mine-1"]
 
 
 async def test_S6_a_frame_carries_so_much_metadata(house: House, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watching_module, "ANSWER_BYTES", 250)
+    monkeypatch.setattr(listing_module, "ANSWER_BYTES", 250)
     metadata = Raw(msgspec.json.encode({"x": "y" * 100}))
     reader = house.watch()
     await house.told(reader)

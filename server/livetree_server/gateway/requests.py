@@ -26,10 +26,11 @@ from msgspec.structs import replace
 from ..auth import ADMIN, READ, WRITE, Grant
 from ..hub.connection import Connection
 from ..hub.hub import Hub
+from ..topics.listing import listed_entries
 from ..topics.ports import MutationKey, StoreError
 from ..topics.room import request_hash
 from ..topics.rooms import Rooms
-from ..topics.watching import Watcher, listed_entries
+from ..topics.watching import Watcher
 
 __all__ = ["MAX_SUBSCRIPTIONS", "Answer", "Requests"]
 

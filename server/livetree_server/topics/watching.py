@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from livetree.core import protocol as p
 from msgspec import Struct
 
-from .ports import Seen, Store, Subscriber, TopicRow
-from .reading import ANSWER_BYTES
+from .listing import Allowed, entries_of, frames_of, page
+from .ports import Store, Subscriber, TopicRow
 
-__all__ = ["LOOKED_THROUGH", "ROUND_SECONDS", "Watcher", "Watching", "listed_entries"]
+__all__ = ["ROUND_SECONDS", "Watcher", "Watching"]
 
 log = logging.getLogger("livetree.topics")
 
@@ -33,15 +33,6 @@ CHANGED_AT_ONCE: Final = 200
 
 WHOLE_AT_ONCE: Final = 50
 """How many watchers are told the whole list in one round: the others wait for it too."""
-
-LOOKED_THROUGH: Final = 10_000
-"""How many topics are looked through for one page of the list, of which few may be shown."""
-
-LARGEST_PAGE: Final = 200
-"""How many topics are read together when most of them are not for this reader."""
-
-Allowed = Callable[[str], bool]
-"""Tells whether a topic may be seen."""
 
 
 class Watcher(Struct, frozen=True, eq=False):
@@ -178,10 +169,10 @@ class Watching:
             await self._tell_read(subject, watchers, read.get(subject, {}))
 
     async def _whole(self, watcher: Watcher) -> p.Topics:
-        rows, cursor = await _page(
+        rows, cursor = await page(
             self._store, watcher.allowed, cursor=None, limit=watcher.limit, name=""
         )
-        entries = await _entries(self._store, watcher.subject, rows)
+        entries = await entries_of(self._store, watcher.subject, rows)
         return p.Topics(whole=True, topics=entries, next=cursor)
 
     async def _tell_changed(
@@ -189,7 +180,7 @@ class Watching:
     ) -> None:
         shown = [row for row in rows if any(watcher.allowed(row.topic_id) for watcher in watchers)]
         there = {row.topic_id for row in rows}
-        entries = {entry.id: entry for entry in await _entries(self._store, subject, shown)}
+        entries = {entry.id: entry for entry in await entries_of(self._store, subject, shown)}
         alike: dict[tuple[str, ...], list[Watcher]] = {}
         for watcher in watchers:
             if visible := tuple(filter(watcher.allowed, changed)):
@@ -200,7 +191,7 @@ class Watching:
             if gone:
                 self._send(those, p.Topics(whole=False, topics=[], gone=gone))
             mine = [row for row in shown if row.topic_id in visible and row.topic_id in entries]
-            for some in _frames(mine):
+            for some in frames_of(mine):
                 told = [entries[row.topic_id] for row in some]
                 self._send(those, p.Topics(whole=False, topics=told))
 
@@ -234,77 +225,3 @@ class Watching:
 
     def __repr__(self) -> str:
         return f"<Watching {self.statistics()}>"
-
-
-# Reading --------------------------------------------------------------------------------
-
-
-async def _page(
-    store: Store, allowed: Allowed, *, cursor: str | None, limit: int, name: str
-) -> tuple[list[TopicRow], str | None]:
-    """
-    Return a page of those topics in the list that may be seen, and the cursor of the next.
-
-    It is short where topics are not for this reader, or have much metadata. It is empty
-    amid the list only after `LOOKED_THROUGH` topics of which none is for this reader.
-
-    """
-    size = limit
-    looked = 0
-    while True:
-        rows, after = await store.topics(cursor=cursor, limit=size, name=name)
-        found = [row for row in rows if allowed(row.topic_id)]
-        if len(fitting := next(_frames(found[:limit]), [])) < len(found):
-            # The cursor must be the one of the last that is shown, and only the store makes it.
-            size = rows.index(fitting[-1]) + 1
-            continue
-        looked += len(rows)
-        if found or after is None or looked >= LOOKED_THROUGH:
-            return found, after
-        cursor, size = after, LARGEST_PAGE
-
-
-async def listed_entries(
-    store: Store, allowed: Allowed, subject: str, command: p.TopicList
-) -> tuple[list[p.TopicEntry], str | None]:
-    """Return a page of the list as a subject sees it, and the cursor of the next."""
-    rows, cursor = await _page(
-        store, allowed, cursor=command.cursor, limit=command.limit, name=command.name
-    )
-    return await _entries(store, subject, rows), cursor
-
-
-async def _entries(store: Store, subject: str, rows: Sequence[TopicRow]) -> list[p.TopicEntry]:
-    seen = await store.seen(subject, [row.topic_id for row in rows]) if rows else {}
-    return [_entry(row, seen[row.topic_id]) for row in rows if row.topic_id in seen]
-
-
-def _frames(rows: Sequence[TopicRow]) -> Iterator[list[TopicRow]]:
-    """Divide topics into those whose metadata together fits one frame."""
-    some: list[TopicRow] = []
-    size = 0
-    for row in rows:
-        weight = len(p.encode(row.metadata))
-        if some and size + weight > ANSWER_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(row)
-        size += weight
-    if some:
-        yield some
-
-
-def _entry(row: TopicRow, seen: Seen) -> p.TopicEntry:
-    return p.TopicEntry(
-        id=row.topic_id,
-        root_id=row.root_id,
-        name=row.name,
-        seq=row.seq,
-        commit=row.commit,
-        active_node_id=row.active_node_id,
-        metadata=row.metadata,
-        created_at=row.created_at,
-        last_activity_at=row.last_activity_at,
-        read_seq=seen.read_seq,
-        unread=seen.unread,
-    )
