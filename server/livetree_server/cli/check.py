@@ -35,7 +35,8 @@ class _Unreadable(click.ClickException):
       livetree check --repair --data ./chats
 
     Stop the server first, and make a copy of the directory before a repair. The exit
-    status is 0 if all is sound, 1 if something is wrong, and 2 if there is no looking.
+    status is 0 if all is sound, 1 if something is wrong, and 2 if there is no looking
+    or the disk is full: then nothing is lost, and it can be repeated.
     """
 )
 @click.option("--repair", is_flag=True, help="Mend what can be mended, and check again.")

@@ -7,7 +7,9 @@ transaction, so however a repair ends, every topic is as it was or mended.
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +18,20 @@ from typing import Final, Self
 
 from filelock import FileLock
 from msgspec import Struct
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import (
+    URL,
+    CheckConstraint,
+    Connection,
+    Engine,
+    NullPool,
+    Table,
+    create_engine,
+    event,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from .checking_topics import examine, rows, unguarded
+from .checking_rows import rows, unguarded
+from .checking_topics import examine
 from .files import StoreRefused, damaged, hold, inspect
 from .migrate import HEAD
 from .schema import metadata
@@ -38,11 +50,9 @@ _MOST_LINES: Final = 100  # of what SQLite says of a file
 _KEYS: Final = 500  # read at once
 
 # What SQLite's own check says of rows and indices. Of anything else the file itself suffers.
-_MENDABLE: Final = re.compile(
-    r"CHECK constraint failed|row \d+ missing from index|wrong # of entries in index|non-unique"
-)
-# References whose rows are told topic by topic, in better words.
-_TOLD: Final = frozenset((("message", "message"), ("live", "message")))
+_MENDABLE: Final = re.compile(r"row \d+ missing from index|wrong # of entries in index|non-unique")
+_UNFIT: Final = re.compile(r"CHECK constraint failed in (\w+)")
+_ROOM: Final = 1024 * 1024  # bytes; with less than that on the disk, writing fails in many words
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -100,7 +110,8 @@ class Checker:
         Take hold of the file.
 
         Raises:
-            StoreRefused: If it is in use, is not ours or of another version, or can't be read.
+            StoreRefused: If it is in use, is not ours or of another version, or can't be read;
+                if the disk is full.
 
         """
         file = path.resolve()
@@ -108,8 +119,10 @@ class Checker:
         try:
             inspect(file)
             checker = cls(file, lock, clock=clock, new_id=new_id)
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if _is_full(file, error.__cause__):
+                raise _full(file) from error
             raise
         try:
             checker._demand_revision()
@@ -152,7 +165,7 @@ class Checker:
         A file that SQLite finds damaged is left as it is.
 
         Raises:
-            StoreRefused: If the file can't be read or written any further.
+            StoreRefused: If the file can't be read or written any further, or the disk is full.
 
         """
         return self._all(mend=True)
@@ -162,6 +175,8 @@ class Checker:
         try:
             yield
         except DBAPIError as error:
+            if _is_full(self._path, error.orig):
+                raise _full(self._path) from error
             raise damaged(self._path, error.orig) from error
 
     def _all(self, *, mend: bool) -> Iterator[Finding | Passed]:
@@ -170,6 +185,7 @@ class Checker:
 
     def _found(self, mend: bool) -> Iterator[Finding | Passed]:
         with self._transaction() as tx:
+            _keep_constraints(tx, True)
             found = [*_file(tx), *_schema(tx)]
         yield from found
         if not all(each.mendable for each in found):
@@ -179,6 +195,8 @@ class Checker:
                 _rebuild(tx, late=False)
         for key in self._keys():
             with self._transaction(keep=mend) as tx:
+                # A row with two faults is mended one by one; the next check sees what is left.
+                _keep_constraints(tx, False)
                 topic = examine(tx, key, self._statements, now=self._clock(), new_id=self._new_id)
             for text in topic.texts:
                 yield Finding(topic_id=topic.topic_id, text=text)
@@ -234,12 +252,37 @@ class Checker:
         return f"<Checker {self._path}>"
 
 
+def _readable(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
+
+
+def _is_full(path: Path, error: BaseException | None) -> bool:
+    """Tell whether a disk without room is the reason."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return True
+    # Beside a log that can't grow, its index can't either: that is told as a failing disk.
+    may_be = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    return may_be and shutil.disk_usage(path.parent).free < _ROOM
+
+
+def _full(path: Path) -> StoreRefused:
+    return StoreRefused(
+        f"the disk with {path} is full. Nothing is lost, each topic is as it was or mended: "
+        "make space and repeat"
+    )
+
+
 def _engine(path: Path) -> Engine:
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None
+        # Text that is not UTF-8 is told like any other fault.
+        connection.text_factory = _readable
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
 
@@ -253,20 +296,48 @@ def _engine(path: Path) -> Engine:
 # The file and its schema ------------------------------------------------------------------
 
 
+def _keep_constraints(tx: Connection, keep: bool) -> None:
+    tx.exec_driver_sql(f"PRAGMA ignore_check_constraints = {'OFF' if keep else 'ON'}")
+
+
 def _file(tx: Connection) -> Iterator[Finding]:
     try:
         lines = rows(tx, f"PRAGMA integrity_check({_MOST_LINES})")
     except DBAPIError as error:
         lines = [(str(error.orig),)]
+    unfit: set[str] = set()
     for (line,) in lines:
         if line == "ok":
             continue
-        if _MENDABLE.search(line):
+        if (failed := _UNFIT.search(line)) and failed[1] in metadata.tables:
+            if failed[1] not in unfit:
+                unfit.add(failed[1])
+                where = [*_unfit(tx, metadata.tables[failed[1]])]
+                yield from where or [Finding(text=f"SQLite's own check says: {line}")]
+        elif _MENDABLE.search(line):
             yield Finding(text=f"SQLite's own check says: {line}")
         else:
             yield Finding(
                 text=f"the file is damaged ({line}): restore it from a backup", mendable=False
             )
+
+
+def _unfit(tx: Connection, table: Table) -> Iterator[Finding]:
+    """Find the rows that a constraint forbids, with their topics."""
+    keys = [column.name for column in table.primary_key if column.name != "topic_key"]
+    of_topic = "topic_key" if "topic_key" in table.c else '"key"'
+    columns = ", ".join(f'"{key}"' for key in keys)
+    said = f"SQLite's own check says: CHECK constraint failed in {table.name}"
+    checks = [each for each in table.constraints if isinstance(each, CheckConstraint)]
+    for constraint in sorted(checks, key=lambda each: str(each.name)):
+        for topic_id, *row in rows(
+            tx,
+            f'SELECT (SELECT id FROM topic WHERE "key" = unfit.{of_topic}), {columns}'
+            f" FROM {table.name} AS unfit WHERE NOT ({constraint.sqltext}) LIMIT ?",
+            _MOST_LINES,
+        ):
+            where = ", ".join(f"{key} {each!r}" for key, each in zip(keys, row, strict=True))
+            yield Finding(topic_id=topic_id, text=f"{said}, {constraint.name} at {where}")
 
 
 def _schema(tx: Connection) -> Iterator[Finding]:
@@ -326,21 +397,20 @@ def _expected() -> dict[tuple[str, str], str]:
 
 
 def _lost(tx: Connection) -> Iterator[Finding]:
-    """Find rows of topics that are not there, and remove them: nobody can reach them."""
-    counted = (
-        'SELECT "table", parent, fkid, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2, 3'
-    )
-    for table, parent, reference, count in rows(tx, counted):
-        if (table, parent) in _TOLD:
+    """
+    Find rows of topics that are not there, and remove them: nobody can reach them.
+
+    What other references lead to nothing is told topic by topic.
+
+    """
+    for name, table in sorted(metadata.tables.items()):
+        if "topic_key" not in table.c:
             continue
-        told = f"{count:,} row{'s' if count > 1 else ''} of the table {table!r}"
-        action = {each[0]: each[6] for each in rows(tx, f"PRAGMA foreign_key_list({table})")}
-        mendable = action.get(reference) == "CASCADE"
-        yield Finding(text=f"{told} name no row of {parent!r} that is there", mendable=mendable)
-        if mendable:
-            with unguarded(tx):
-                tx.exec_driver_sql(
-                    f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM "
-                    "pragma_foreign_key_check(?) WHERE parent = ? AND fkid = ?)",
-                    (table, parent, reference),
-                )
+        of_none = 'topic_key NOT IN (SELECT "key" FROM topic)'
+        ((count,),) = rows(tx, f"SELECT count(*) FROM {name} WHERE {of_none}")
+        if not count:
+            continue
+        told = f"{count:,} row{'s' if count > 1 else ''} of the table {name!r}"
+        yield Finding(text=f"{told} name no row of 'topic' that is there")
+        with unguarded(tx):
+            tx.exec_driver_sql(f"DELETE FROM {name} WHERE {of_none}")

@@ -7,13 +7,12 @@ room would load it, by the commit that a room would make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from livetree.core import protocol as p
+from livetree.core.canonical import MAX_INTEGER
 from livetree.core.content import EMPTY_DATA
 from livetree.core.errors import LivetreeError
 from livetree.core.plan import Context, RepairTopic, plan
@@ -24,44 +23,18 @@ from sqlalchemy.exc import DBAPIError
 
 from ..topics.ports import Entry, LoadedTopic, Run
 from . import reading
+from .checking_content import check_contents, check_state
+from .checking_rows import Examined, check_values, rows, unguarded
+from .checking_trash import check_positions, check_trash
 from .rows import root_row
 from .schema import topic
 from .statements import Statements
 from .writing import write_runs
 
-__all__ = ["Examined", "examine", "rows", "unguarded"]
+__all__ = ["examine"]
 
-_ROLES: Final = "'user', 'assistant', 'system', 'tool'"
-_STATUSES: Final = "'pending', 'success', 'error', 'paused'"
-
-# The triggers that refuse what a repair has to do to rows.
-_GUARDS: Final = (
-    "message_goes",
-    "message_keeps_id",
-    "message_moves",
-    "message_needs_parent",
-    "message_root_stays",
-)
+_STATUSES: Final = ("pending", "success", "error", "paused")
 _UNREADABLE: Final = (LivetreeError, msgspec.MsgspecError, ValueError, TypeError)
-
-
-@dataclass(slots=True)
-class Examined:
-    """
-    What was found of a topic.
-
-    Attributes:
-        topic_id: The topic.
-        texts: What is wrong and can be mended, in sentences.
-        hopeless: What is wrong and can't.
-        messages: How many it has.
-
-    """
-
-    topic_id: str
-    texts: list[str] = field(default_factory=list)
-    hopeless: list[str] = field(default_factory=list)
-    messages: int = 0
 
 
 def examine(
@@ -73,13 +46,24 @@ def examine(
     Deleted topics are mended too: they may be restored.
 
     """
-    head = tx.execute(select(topic).where(topic.c.key == key)).one()
+    head = _head(tx, key)
     found = Examined(head.id)
     if head.temporary and head.deleted_at is not None:
         return found  # it is being erased: half of it may be gone
+    check_state(tx, key, found)
+    _check_seq(tx, head, found)
+    head = _head(tx, key)
+    if found.hopeless:
+        return found
     _check_roots(tx, head, statements, found)
-    _check_rows(tx, head, found)
+    check_values(tx, key, "message", found)
+    check_contents(tx, key, "message", found)
+    if found.hopeless:
+        return found  # what would be written by such an id reaches no row
+    _check_live(tx, head, found, now)
     _check_log(tx, head, found)
+    check_trash(tx, head, found, now)
+    check_positions(tx, head, found)
     # A deleted topic is absent for all that reads or writes: for this moment it is there.
     if head.deleted_at is not None:
         _set_deleted(tx, key, None)
@@ -92,23 +76,8 @@ def examine(
     return found
 
 
-def rows(tx: Connection, sql: str, *values: Any) -> list[Any]:
-    """Run a statement and return all that it gives."""
-    return [*tx.exec_driver_sql(sql, values)]
-
-
-@contextmanager
-def unguarded(tx: Connection) -> Iterator[None]:
-    """Do without the triggers that keep messages in order; in the end they are there again."""
-    names = ", ".join(f"'{name}'" for name in _GUARDS)
-    made = rows(
-        tx, f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({names})"
-    )
-    for name, _ in made:
-        tx.exec_driver_sql(f"DROP TRIGGER {name}")
-    yield
-    for _, sql in made:
-        tx.exec_driver_sql(sql)
+def _head(tx: Connection, key: int) -> Row[Any]:
+    return tx.execute(select(topic).where(topic.c.key == key)).one()
 
 
 def _set_deleted(tx: Connection, key: int, at: int | None) -> None:
@@ -126,7 +95,10 @@ def _check_roots(tx: Connection, head: Row[Any], statements: Statements, found: 
         *(key, root_id),
     )
     own = rows(
-        tx, "SELECT parent_id, role FROM message WHERE topic_key = ? AND id = ?", key, root_id
+        tx,
+        "SELECT parent_id, role, status, siblings_group_id FROM message"
+        " WHERE topic_key = ? AND id = ?",
+        *(key, root_id),
     )
     for stray, _ in strays:
         found.texts.append(f"{stray!r} is a second virtual root beside {root_id!r}")
@@ -136,6 +108,11 @@ def _check_roots(tx: Connection, head: Row[Any], statements: Statements, found: 
         found.texts.append(f"its virtual root {root_id!r} hangs below {own[0].parent_id!r}")
     elif own[0].role != "root":
         found.texts.append(f"its virtual root {root_id!r} has the role {own[0].role!r}")
+    elif own[0].status not in _STATUSES:
+        found.texts.append(f"its virtual root {root_id!r} has the status {own[0].status!r}")
+    elif own[0].siblings_group_id:
+        told = f"its virtual root {root_id!r} has the group {own[0].siblings_group_id}"
+        found.texts.append(told)
     elif not strays:
         return
     with unguarded(tx):
@@ -158,25 +135,49 @@ def _set_right(tx: Connection, head: Row[Any], stray: str, *, is_empty: bool) ->
     tx.exec_driver_sql(sql, (head.root_id, head.key, stray))
 
 
-def _check_rows(tx: Connection, head: Row[Any], found: Examined) -> None:
-    of_topic = "topic_key = ? AND parent_id IS NOT NULL"
-    for column, unsound, instead in (
-        ("role", f"role NOT IN ({_ROLES})", "'system'"),
-        ("status", f"status NOT IN ({_STATUSES})", "'error'"),
-        ("siblings_group_id", "siblings_group_id < 0", "0"),
+def _check_live(tx: Connection, head: Row[Any], found: Examined, now: int) -> None:
+    """Look for notes of live replies that are neither an offer nor a claim."""
+    unsound = "(epoch < 0 OR (epoch > 0) <> (lease_until IS NOT NULL)"
+    unsound += " OR (epoch = 0) <> (offered_at IS NOT NULL))"
+    for message_id, epoch, lease, offer in rows(
+        tx,
+        "SELECT message_id, epoch, lease_until, offered_at FROM live WHERE topic_key = ?"
+        f" AND {unsound} ORDER BY message_id",
+        head.key,
     ):
-        wrong = rows(
-            tx,
-            f"SELECT id, {column} FROM message WHERE {of_topic} AND {unsound} ORDER BY id",
-            head.key,
+        told = f"{message_id!r} is noted as live with epoch {epoch}, a lease until {lease}"
+        found.texts.append(f"{told} and an offer at {offer}, which don't go together")
+    tx.exec_driver_sql(
+        "UPDATE live SET epoch = max(epoch, 0),"
+        " lease_until = CASE WHEN epoch > 0 THEN coalesce(lease_until, ?) END,"
+        " offered_at = CASE WHEN epoch > 0 THEN NULL ELSE coalesce(offered_at, ?) END"
+        f" WHERE topic_key = ? AND {unsound}",
+        (now, now, head.key),
+    )
+
+
+def _check_seq(tx: Connection, head: Row[Any], found: Examined) -> None:
+    """Look whether the topic's seq is one that a topic which was made can have."""
+    if head.seq >= MAX_INTEGER:
+        found.hopeless.append(
+            f"its seq is {head.seq}, and no commit can follow: they end at 2^53-1. Restore it "
+            "from a backup, or export it and import it anew"
         )
-        name = "group" if column == "siblings_group_id" else column
-        found.texts += [f"message {each!r} has the {name} {value!r}" for each, value in wrong]
-        if wrong:
-            tx.exec_driver_sql(
-                f"UPDATE message SET {column} = {instead} WHERE {of_topic} AND {unsound}",
-                (head.key,),
-            )
+    if head.seq >= 1:
+        return
+    # The log knows best; without one, what was written last came no later than the topic is.
+    known = "SELECT max(seq) FROM ("
+    known += " UNION ALL ".join(
+        f"SELECT {column} AS seq FROM {table} WHERE topic_key = ?1"
+        for table, column in (("message", "version"), ("trash", "seq"))
+    )
+    for sql in ("SELECT max(seq) FROM event WHERE topic_key = ?1 AND seq", f"{known}) WHERE seq"):
+        (seq,) = rows(tx, f"{sql} BETWEEN 1 AND ?2", head.key, MAX_INTEGER - 1)[0]
+        if seq is not None:
+            break
+    seq = seq or 1
+    found.texts.append(f"its seq is {head.seq}, below 1: it becomes {seq}")
+    tx.exec_driver_sql('UPDATE topic SET seq = ? WHERE "key" = ?', (seq, head.key))
 
 
 def _check_log(tx: Connection, head: Row[Any], found: Examined) -> None:
