@@ -34,6 +34,7 @@ SIZES = (100, 1_000, 10_000, 100_000)
 DEEP = (50, 500, 5_000, 20_000)
 TEXT = "The quick brown fox jumps over the lazy dog while the model streams its answer. " * 3
 ROUNDS = 15
+MIB = 1024 * 1024
 IMAGE = Path(__file__).parents[2] / "docs/large-trees.svg"
 ROWS: list[tuple[str, str, str, str]] = []
 
@@ -405,10 +406,11 @@ def draw(
     middle.set_title("One line, by its depth")
     middle.legend(fontsize=7)
     for what, name in (("memory", "server memory"), ("wire", "snapshot on the wire")):
-        right.plot(SIZES, [sizes[size][what] for size in SIZES], marker="o", label=name)
-    right.set(xscale="log", xlabel="messages in the topic", ylabel="bytes a message", ylim=0)
-    right.set_ylim(0, 1200)
-    right.set_title("Memory and wire")
+        right.plot(
+            SIZES, [sizes[each][what] * each / MIB for each in SIZES], marker="o", label=name
+        )
+    right.set(xscale="log", yscale="log", xlabel="messages in the topic", ylabel="MiB")
+    right.set_title("What it takes to hold and to send it")
     right.legend(fontsize=7)
     figure.savefig(IMAGE, metadata={"Date": None})
     print(f"drawn: {IMAGE}")
