@@ -243,11 +243,13 @@ class Tree(View):
         self._replace(old, node if put.data is UNSET else with_data(node, put.data))
 
     def _insert(self, node: Node) -> None:
-        self._graves.pop(node.id, None)
+        if self._graves:
+            self._graves.pop(node.id, None)
         self._nodes[node.id] = node
         self._link(node)
         self._digest.add(term_of(node))
-        self.last_created_at = max(self.last_created_at, node.created_at)
+        if node.created_at > self.last_created_at:
+            self.last_created_at = node.created_at
 
     def _replace(self, old: Node, node: Node) -> None:
         self._nodes[node.id] = node
@@ -275,7 +277,8 @@ class Tree(View):
         order = self._children.setdefault(node.parent_id, [])
         key = (node.created_at, node.id)
         order.insert(find_place(order, key), key)
-        self._raise_top(place_of(node))
+        if node.siblings_group_id:
+            self._raise_top(place_of(node))
 
     def _raise_top(self, place: Place) -> None:
         # Never lowered: the number of a deleted group must name no other.
