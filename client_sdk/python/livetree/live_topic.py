@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
-from weakref import WeakSet
 
 from msgspec import UNSET, UnsetType
 
 from . import changes as c
+from .audience import Audience
 from .changes import Changes
 from .commands import Commands, JsonObject, json_of
 from .core import protocol as p
@@ -46,10 +45,7 @@ class LiveTopic:
     def __init__(self, commands: Commands, mirror: Mirror) -> None:
         self.mirror = mirror
         self._commands = commands
-        self._readers: WeakSet[Changes] = WeakSet()
-        self._waiters: list[tuple[Callable[[LiveTopic], bool], asyncio.Future[None]]] = []
-        self._error: LivetreeError | None = None
-        self._ended = False
+        self._audience = Audience(self, self._over)
         self._resets = 0
 
     # What it shows ----------------------------------------------------------------------
@@ -166,12 +162,7 @@ class LiveTopic:
 
     def changes(self) -> Changes:
         """Return what happens from now on, for one ``async for``; see `Changes`."""
-        changes = Changes()
-        if self._ended:
-            changes.end(self._error)
-        else:
-            self._readers.add(changes)
-        return changes
+        return self._audience.join(Changes())
 
     async def wait_for(self, predicate: Callable[[LiveTopic], bool]) -> None:
         """
@@ -184,16 +175,7 @@ class LiveTopic:
             ClientClosed: If the topic is closed before; or the error that ended the client.
 
         """
-        if predicate(self):
-            return
-        self._raise_if_over()
-        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (predicate, held)
-        self._waiters.append(waiter)
-        try:
-            await held
-        finally:
-            self._waiters.remove(waiter)
+        await self._audience.wait_for(predicate)
 
     async def wait_idle(self) -> None:
         """Return once no reply is being written or offered."""
@@ -497,49 +479,22 @@ class LiveTopic:
 
     def take(self, changes: Iterable[c.Change]) -> None:
         """Tell the readers, and those who wait. For the client."""
-        for change in changes:
-            self._resets += isinstance(change, c.Reset) and change.history
-            for reader in list(self._readers):
-                reader.put(change)
-        for predicate, held in self._waiters:
-            if held.done():
-                continue
-            try:
-                if predicate(self):
-                    held.set_result(None)
-            except Exception as error:
-                held.set_exception(error)
+        told = list(changes)
+        self._resets += sum(isinstance(each, c.Reset) and each.history for each in told)
+        self._audience.tell(told)
 
     def end(self, error: LivetreeError | None) -> None:
         """End all reading and waiting, with an error or in peace. For the client."""
-        if self._ended:
-            return
-        self._ended = True
-        self._error = error
-        for reader in list(self._readers):
-            reader.end(None if self.mirror.gone is not None else error)
-        for _, held in self._waiters:
-            if not held.done():
-                held.set_exception(self._over())
-
-    def _raise_if_over(self) -> None:
-        if self._ended:
-            raise self._over()
+        self._audience.end(error, in_peace=self.mirror.gone is not None)
 
     def _over(self) -> LivetreeError:
-        if self._error is not None:
-            return self._error.with_traceback(None)
         if self.mirror.gone is not None:
             return NotFound(f"topic {self.id} is gone: {self.mirror.gone}", id=self.id)
         return ClientClosed(f"topic {self.id} was closed here: open it again")
 
     def statistics(self) -> dict[str, int]:
         """Return figures for logs and tests."""
-        return {
-            **self.mirror.statistics(),
-            "readers": len(self._readers),
-            "waiters": len(self._waiters),
-        }
+        return {**self.mirror.statistics(), **self._audience.statistics()}
 
     def __repr__(self) -> str:
         return f"<LiveTopic {self.mirror!r}>"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
-from weakref import WeakSet
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from . import changes as c
+from .audience import Audience
 from .changes import ListChanges
 from .commands import Commands
 from .core import protocol as p
@@ -173,10 +172,7 @@ class TopicList:
     def __init__(self, commands: Commands, mirror: ListMirror) -> None:
         self.mirror = mirror
         self._commands = commands
-        self._readers: WeakSet[ListChanges] = WeakSet()
-        self._waiters: list[tuple[Callable[[TopicList], bool], asyncio.Future[None]]] = []
-        self._error: LivetreeError | None = None
-        self._ended = False
+        self._audience = Audience(self, self._over)
 
     # What it shows ----------------------------------------------------------------------
 
@@ -213,12 +209,7 @@ class TopicList:
 
     def changes(self) -> ListChanges:
         """Return what happens from now on, for one ``async for``; see `ListChanges`."""
-        changes = ListChanges()
-        if self._ended:
-            changes.end(self._error)
-        else:
-            self._readers.add(changes)
-        return changes
+        return self._audience.join(ListChanges())
 
     async def wait_for(self, predicate: Callable[[TopicList], bool]) -> None:
         """
@@ -230,17 +221,7 @@ class TopicList:
             ClientClosed: If the list is left before; or the error that ended it.
 
         """
-        if predicate(self):
-            return
-        if self._ended:
-            raise self._over()
-        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (predicate, held)
-        self._waiters.append(waiter)
-        try:
-            await held
-        finally:
-            self._waiters.remove(waiter)
+        await self._audience.wait_for(predicate)
 
     async def wait_synced(self) -> None:
         """Return once nothing is missing."""
@@ -273,42 +254,18 @@ class TopicList:
 
     def take(self, changes: Iterable[c.ListChange]) -> None:
         """Tell the readers, and those who wait. For the client."""
-        for change in changes:
-            for reader in list(self._readers):
-                reader.put(change)
-        for predicate, held in self._waiters:
-            if held.done():
-                continue
-            try:
-                if predicate(self):
-                    held.set_result(None)
-            except Exception as error:
-                held.set_exception(error)
+        self._audience.tell(changes)
 
     def end(self, error: LivetreeError | None) -> None:
         """End all reading and waiting, with an error or in peace. For the client."""
-        if self._ended:
-            return
-        self._ended = True
-        self._error = error
-        for reader in list(self._readers):
-            reader.end(error)
-        for _, held in self._waiters:
-            if not held.done():
-                held.set_exception(self._over())
+        self._audience.end(error)
 
     def _over(self) -> LivetreeError:
-        if self._error is not None:
-            return self._error.with_traceback(None)
         return ClientClosed("the list of topics was left here: watch it again")
 
     def statistics(self) -> dict[str, int]:
         """Return figures for logs and tests."""
-        return {
-            **self.mirror.statistics(),
-            "readers": len(self._readers),
-            "waiters": len(self._waiters),
-        }
+        return {**self.mirror.statistics(), **self._audience.statistics()}
 
     def __repr__(self) -> str:
         return f"<TopicList {self.mirror!r}>"

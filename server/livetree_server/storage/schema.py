@@ -10,7 +10,7 @@ What constraints can't say is said by triggers, in the words of each database:
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     DDL,
@@ -102,27 +102,35 @@ Index(
     postgresql_where=topic.c.temporary == true(),
 )
 
+
+def _what_it_is() -> list[Column[Any]]:
+    """Return the columns that a message has wherever it is; ``data`` is the last."""
+    return [
+        Column("role", _text, nullable=False),
+        Column("status", _text, nullable=False),
+        Column("siblings_group_id", _whole, nullable=False),
+        Column("preview", _text, nullable=False),
+        Column("empty", _flag, nullable=False),
+        Column("decisions", _text),
+        Column("model_id", _text),
+        Column("author", _text),
+        Column("stats", _text),
+        Column("timing", _text),
+        Column("context", _text),
+        Column("version", _whole, nullable=False),
+        Column("created_at", _whole, nullable=False),
+        Column("updated_at", _whole, nullable=False),
+        Column("data", _text, nullable=False),
+    ]
+
+
 message: Final = Table(
     "message",
     metadata,
     Column("topic_key", _whole, nullable=False),
     Column("id", _text, nullable=False),
     Column("parent_id", _text),
-    Column("role", _text, nullable=False),
-    Column("status", _text, nullable=False),
-    Column("siblings_group_id", _whole, nullable=False),
-    Column("preview", _text, nullable=False),
-    Column("empty", _flag, nullable=False),
-    Column("decisions", _text),
-    Column("model_id", _text),
-    Column("author", _text),
-    Column("stats", _text),
-    Column("timing", _text),
-    Column("context", _text),
-    Column("version", _whole, nullable=False),
-    Column("created_at", _whole, nullable=False),
-    Column("updated_at", _whole, nullable=False),
-    Column("data", _text, nullable=False),
+    *_what_it_is(),
     PrimaryKeyConstraint("topic_key", "id", name="message_pk"),
     ForeignKeyConstraint(["topic_key"], ["topic.key"], name="message_topic", ondelete="CASCADE"),
     ForeignKeyConstraint(
@@ -186,21 +194,7 @@ trash_message: Final = Table(
     Column("id", _text, nullable=False),
     Column("entry_seq", _whole, nullable=False),
     Column("parent_id", _text, nullable=False),
-    Column("role", _text, nullable=False),
-    Column("status", _text, nullable=False),
-    Column("siblings_group_id", _whole, nullable=False),
-    Column("preview", _text, nullable=False),
-    Column("empty", _flag, nullable=False),
-    Column("decisions", _text),
-    Column("model_id", _text),
-    Column("author", _text),
-    Column("stats", _text),
-    Column("timing", _text),
-    Column("context", _text),
-    Column("version", _whole, nullable=False),
-    Column("created_at", _whole, nullable=False),
-    Column("updated_at", _whole, nullable=False),
-    Column("data", _text, nullable=False),
+    *_what_it_is(),
     PrimaryKeyConstraint("topic_key", "id", name="trash_message_pk"),
     ForeignKeyConstraint(
         ["topic_key", "entry_seq"],
