@@ -17,13 +17,17 @@ from tests.faults.proxy import Proxy
 
 COMMANDS = {
     "submit": 24,
-    "create": 30,
+    "create": 22,
     "edit": 20,
-    "update": 24,
-    "move": 18,
+    "update": 18,
+    "move": 14,
     "delete": 18,
     "cascade": 8,
-    "activate": 18,
+    "activate": 12,
+    "undo": 8,
+    "reserve": 6,
+    "retry": 6,
+    "group": 4,
     "rename": 8,
     "metadata": 12,
     "batch": 10,
@@ -49,6 +53,7 @@ class Report(Struct):
     seconds: float = 0.0
     rewritten: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    restored: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
         return (
@@ -97,7 +102,8 @@ class Side:
         """Demand that what was acknowledged here is so."""
         tree = self._live.tree
         present = {node.id for node in tree.nodes()}
-        assert not self._report.gone & present, "messages came back"
+        back = (self._report.gone - self._report.restored) & present
+        assert not back, f"messages came back: {back}"
         lost = self._made - self._report.gone - present
         assert not lost, f"acknowledged messages are lost: {lost}"
         for message_id, text in self._echoes.items():
@@ -156,6 +162,38 @@ class Side:
         small = [node.id for node in tree.nodes() if len(tree.subtree(node.id)) < 6]
         deleted = await self._live.delete(self._rng.choice(small), cascade=True)
         self._report.gone.update(deleted.deleted)
+
+    async def _undo(self) -> None:
+        gone = await self._live.delete(self._some(), cascade=self._rng.random() < 0.3)
+        self._report.gone.update(gone.deleted)
+        back = await self._live.undo(gone.seq)
+        self._report.restored.update(back.restored)
+
+    async def _reserve(self) -> None:
+        replies = [node.id for node in self._live.tree.nodes() if node.role == "assistant"]
+        reserved = await self._live.reserve(self._rng.choice(replies))
+        self._made.update(reserved.reserved)
+        await self._live.wait_idle()
+        text = self._text()
+        turn = await self._live.fill(reserved.message_id, text, models=["echo"])
+        self._report.rewritten.add(reserved.message_id)
+        self._made.update(turn.placeholder_ids)
+        self._echoes.update(dict.fromkeys(turn.placeholder_ids, text))
+
+    async def _retry(self) -> None:
+        turn = await self._live.submit(self._text(), models=["slow"])
+        (reply,) = turn.placeholder_ids
+        self._made.update([turn.user_id, reply])
+        await self._live.abort(reply)
+        await self._live.retry(reply, when_live="steer")
+        await self._live.abort(reply)
+
+    async def _group(self) -> None:
+        turn = await self._live.submit(self._text(), models=["echo"] * 2)
+        self._made.update([turn.user_id, *turn.placeholder_ids])
+        await self._live.wait_idle()
+        gone = await self._live.delete_group(turn.placeholder_ids[0])
+        self._report.gone.update(gone.deleted)
 
     async def _activate(self) -> None:
         await self._live.set_active(self._some() if self._rng.random() < 0.9 else None)
