@@ -226,5 +226,8 @@ class Side:
         turn = await self._live.submit(self._text(), models=["slow"])
         (reply,) = turn.placeholder_ids
         if self._rng.random() < 0.7:
-            await self._live.wait_for(lambda live: bool(live.text(reply)))
+            # The other side may end it before anything is written.
+            await self._live.wait_for(
+                lambda live: reply not in live.tree.live or bool(live.text(reply))
+            )
         await self._live.abort(reply)
