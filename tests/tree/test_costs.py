@@ -204,6 +204,12 @@ def test_live_replies_cost_the_same_in_a_topic_of_any_size(shape: str):
         assert steps(lambda: end(small)) == steps(lambda: end(large))
 
 
+def test_a_draft_that_has_changed_nothing_looks_below_for_what_the_tree_does():
+    tree = a_chain(SMALL)
+
+    assert steps(lambda: Draft(tree).subtree("c0")) < 2 * steps(lambda: tree.subtree("c0"))
+
+
 def test_the_counting_sees_what_grows():
     small, large = a_chain(SMALL), a_chain(LARGE)
     command = p.TreeGet(topic="topic", depth=-1)

@@ -9,6 +9,7 @@ from livetree.core.draft import Draft
 from livetree.core.errors import LivetreeError
 from livetree.core.view import View
 
+from tests.tree.costs import steps
 from tests.tree.topic import ROOT, Topic, chain, topic_of, tree_with
 
 
@@ -38,10 +39,18 @@ def test_a_line_is_the_path():
 def test_of_nothing_there_is_no_line():
     tree = topic_of("a > b").tree
 
-    assert ids_of(tree, None) == []
-    assert ids_of(tree, "nope") == []
-    assert ids_of(tree, ROOT) == []
-    assert ids_of(Draft(tree), "b") == ["a", "b"]
+    for view in (tree, Draft(tree)):
+        assert [view.line(each).length for each in (None, "nope", ROOT)] == [0, 0, 0]
+        assert ids_of(view, "b") == ["a", "b"]
+
+
+def test_a_draft_has_lines_too():
+    draft = Draft(topic_of("a > b", "a > c").tree, 900)
+    draft.change("c", parent_id="b")
+
+    for message_id in ("b", "c", "a"):
+        check_line(draft, message_id)
+    assert draft.line("b").place("c") is None
 
 
 def test_a_message_further_down_is_not_on_the_line():
@@ -54,12 +63,26 @@ def test_a_message_further_down_is_not_on_the_line():
     assert line.place("c") is None
 
 
-def test_asking_for_what_is_above_forgets_nothing():
+def test_asking_for_what_is_above_or_for_nothing_forgets_nothing():
     tree = tree_with(chain(5_000), "c4999")
-    ids = tree.line("c4999").ids
+    tree.line("c4999")
 
     assert tree.line("c10").length == 11
-    assert tree.line("c4999").ids is ids
+    assert tree.line(None).length == 0
+    assert steps(lambda: tree.line("c4999")) < 500
+
+
+def test_what_goes_from_the_end_of_a_line_leaves_what_is_above_it():
+    tree = tree_with(chain(5_000))
+    tree.line("c4999")
+    draft = Draft(tree, 9_000)
+    draft.remove("c4999")
+    delta = draft.seal("next", p.Cause("test"))
+    assert delta is not None
+    assert tree.apply(delta)
+
+    assert steps(lambda: tree.line("c4998")) < 500
+    check_line(tree, "c4998")
 
 
 @given(st.data())

@@ -569,6 +569,17 @@ def test_D4_what_moved_before_it_went_is_dropped_and_not_put():
     assert delta.drop.index("a2") < delta.drop.index("u2")
 
 
+def test_T11_what_moved_before_it_went_goes_back_to_where_everyone_knew_it():
+    tree = a_tree()
+    draft = Draft(tree, 900)
+    draft.change("b1", parent_id="v1", siblings_group_id=0)
+    draft.remove("b1")
+
+    assert draft.grave("b1") == Place("u1", 1)
+    commit(tree, draft)
+    assert tree.grave("b1") == Place("u1", 1)
+
+
 def test_a_draft_that_comes_and_goes_changes_nothing_that_can_be_seen():
     tree = a_tree()
     draft = Draft(tree, 900)

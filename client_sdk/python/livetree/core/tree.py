@@ -235,9 +235,7 @@ class Tree(View):
             self._insert(_new_node(put, seq))
             return
         changes: dict[str, Any] = {
-            name: value
-            for name in CHANGEABLE
-            if (value := getattr(put, name)) is not UNSET and name != "data"
+            name: value for name in CHANGEABLE if (value := getattr(put, name)) is not UNSET
         }
         node = replace(old, version=seq, **changes)
         self._replace(old, node if put.data is UNSET else with_data(node, put.data))
