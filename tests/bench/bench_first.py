@@ -15,12 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import uvloop
-from livetree.core.protocol import Node
 
 from tests.bench.process import cpu_seconds, free_port, livetree, memory_kib, running
-from tests.bench.raw import RawClient
+from tests.bench.raw import RawClient, raw_snapshot
 
 TEXT = "The quick brown fox jumps over the lazy dog while the model streams its answer. " * 3
 SECONDS = 3.0
@@ -234,42 +232,11 @@ async def snapshot(port: int, topic: str) -> tuple[float, int]:
     return seconds, size
 
 
-def raw_snapshot(database: Path, topic: str) -> tuple[float, float]:
-    """Return the seconds of SELECT + Struct + encode, and of encode alone."""
-    db = sqlite3.connect(database)
-    select = (
-        "SELECT id, parent_id, role, status, version, created_at, preview FROM message"
-        " WHERE topic_key = (SELECT key FROM topic WHERE id = ?) AND parent_id IS NOT NULL"
-    )
-    whole, encoding = [], []
-    for _ in range(5):
-        begun = time.perf_counter()
-        nodes = [
-            Node(
-                id=a,
-                parent_id=b,
-                role=c,
-                status=d,
-                version=e,
-                created_at=f,
-                updated_at=f,
-                preview=g,
-            )
-            for a, b, c, d, e, f, g in db.execute(select, (topic,))
-        ]
-        middle = time.perf_counter()
-        msgspec.json.encode(nodes)
-        encoding.append(time.perf_counter() - middle)
-        whole.append(time.perf_counter() - begun)
-    db.close()
-    assert len(nodes) == 10_000
-    return statistics.median(whole), statistics.median(encoding)
-
-
 async def bench_snapshot(port: int, topic: str, database: Path) -> None:
     cold, size = await snapshot(port, topic)
     warm = statistics.median([(await snapshot(port, topic))[0] for _ in range(5)])
-    whole, encoding = raw_snapshot(database, topic)
+    whole, encoding, count = raw_snapshot(database, topic)
+    assert count == 10_000
     row(
         "T1 snapshot of 10,000, cold",
         f"{cold * 1e3:.0f} ms",

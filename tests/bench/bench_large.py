@@ -28,7 +28,7 @@ from livetree_server.topics.ports import Entry, Run
 from msgspec import Raw
 
 from tests.bench.process import cpu_seconds, livetree, memory_kib
-from tests.bench.raw import RawClient
+from tests.bench.raw import RawClient, raw_snapshot
 
 SIZES = (100, 1_000, 10_000, 100_000)
 DEEP = (50, 500, 5_000, 20_000)
@@ -217,36 +217,6 @@ async def measured(port: int, pid: int, topic: str, size: int) -> dict[str, floa
     return found
 
 
-def raw_snapshot(database: Path, topic: str) -> float:
-    """Return the seconds of SELECT + Struct + encode, the limit of a cold snapshot."""
-    db = sqlite3.connect(database)
-    times = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        rows = db.execute(
-            "SELECT id, parent_id, role, status, version, created_at, preview FROM message"
-            " WHERE topic_key = (SELECT key FROM topic WHERE id = ?) AND parent_id IS NOT NULL",
-            (topic,),
-        )
-        nodes = [
-            p.Node(
-                id=a,
-                parent_id=b,
-                role=c,
-                status=d,
-                version=e,
-                created_at=f,
-                updated_at=f,
-                preview=g,
-            )
-            for a, b, c, d, e, f, g in rows
-        ]
-        p.encode(nodes)
-        times.append(time.perf_counter() - begun)
-    db.close()
-    return min(times)
-
-
 def raw_delete(rows: int) -> float:
     """Return the seconds of one transaction that moves so many rows to another table."""
     with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +266,7 @@ async def bench_sizes(port: int, pid: int, database: Path) -> dict[int, dict[str
             "<= 1.2",
         )
     for size in SIZES[2:]:
-        limit = raw_snapshot(database, f"chat-{size}")
+        limit, _, _ = raw_snapshot(database, f"chat-{size}")
         row(
             f"T1 snapshot of {size:,}, cold",
             f"{found[size]['open, cold'] * 1e3:.0f} ms",

@@ -1,12 +1,17 @@
-"""A client that is never the bottleneck: prebuilt frames on a bare asyncio protocol."""
+"""What is measured with and against: a client of prebuilt frames, and the bare statements."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import statistics
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from livetree.core.protocol import Node
 
 HANDSHAKE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -124,3 +129,34 @@ class RawClient(asyncio.Protocol):
     def close(self) -> None:
         """Close without ceremony."""
         self.transport.abort()
+
+
+def raw_snapshot(database: Path, topic: str) -> tuple[float, float, int]:
+    """Return the seconds of SELECT + Struct + encode, of encode alone, and the messages."""
+    db = sqlite3.connect(database)
+    select = (
+        "SELECT id, parent_id, role, status, version, created_at, preview FROM message"
+        " WHERE topic_key = (SELECT key FROM topic WHERE id = ?) AND parent_id IS NOT NULL"
+    )
+    whole, encoding = [], []
+    for _ in range(5):
+        begun = time.perf_counter()
+        nodes = [
+            Node(
+                id=a,
+                parent_id=b,
+                role=c,
+                status=d,
+                version=e,
+                created_at=f,
+                updated_at=f,
+                preview=g,
+            )
+            for a, b, c, d, e, f, g in db.execute(select, (topic,))
+        ]
+        middle = time.perf_counter()
+        msgspec.json.encode(nodes)
+        encoding.append(time.perf_counter() - middle)
+        whole.append(time.perf_counter() - begun)
+    db.close()
+    return statistics.median(whole), statistics.median(encoding), len(nodes)

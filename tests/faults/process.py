@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -112,10 +113,14 @@ class Server:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     @property
-    def open_files(self) -> int:
-        """How many descriptors it holds."""
+    def open_sockets(self) -> int:
+        """How many sockets it holds."""
         assert self.process is not None
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        found = 0
+        for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it may be closed by now
+                found += os.readlink(descriptor).startswith("socket:")
+        return found
 
     def complaints(self) -> str:
         """Return what it has written to standard error, over all its lives."""

@@ -28,7 +28,6 @@ from tests.simulation.wire import masked
 
 MIB = 1024 * 1024
 SEED = 5
-OF_THE_DATABASE = 8  # files that it may open in the first seconds: few for a thousand peers
 
 
 def impatient(home: Path, **constants: float) -> Server:
@@ -211,7 +210,7 @@ async def test_C2_a_connection_that_only_seems_open_is_given_up_by_both_sides(tm
 @pytest.mark.parametrize("end", ["reset", "close"])
 async def test_R7_a_socket_cut_in_a_frame_leaves_nothing(tmp_path: Path, end: str):
     async with Server(tmp_path) as server, watching(server.url) as (_, live):
-        base = server.open_files
+        base = server.open_sockets
         async with Bystander(live) as bystander:
             for part in (1, 2, 5, 13, 0.5, -1):
                 raw = await Raw(server.port).__aenter__()
@@ -229,7 +228,7 @@ async def test_R7_a_socket_cut_in_a_frame_leaves_nothing(tmp_path: Path, end: st
         await server.until(connections=1, behind=0)
         texts = {live.text(node.id) for node in live.tree.nodes()}
         assert texts == {f"{number}" for number in range(bystander.answered)}
-        assert server.open_files <= base
+        assert server.open_sockets <= base
         await check_log(server, live)
 
 
@@ -254,7 +253,7 @@ async def test_R7_who_says_good_bye_and_stays_disturbs_nobody(tmp_path: Path):
 async def test_R7_a_thousand_connections_come_and_go_at_random(tmp_path: Path):
     rng = random.Random(SEED)
     async with Server(tmp_path) as server, watching(server.url) as (_, live):
-        base = server.open_files + OF_THE_DATABASE
+        base = server.open_sockets
         hello = p.Hello(protocol=p.PROTOCOL, resume=[p.Resume(topic=live.id)])
 
         async def come_and_go(kind: int, wait: float, size: int, reset: bool) -> None:
@@ -293,7 +292,7 @@ async def test_R7_a_thousand_connections_come_and_go_at_random(tmp_path: Path):
         assert bystander.answered > 20
         await server.until(connections=1, behind=0)
         async with asyncio.timeout(SECONDS):
-            while server.open_files > base:
+            while server.open_sockets > base:
                 await asyncio.sleep(0.05)
         await check_log(server, live)
 
@@ -429,14 +428,14 @@ async def thrown_at(port: int, data: bytes) -> bytes:
 
 async def test_R7_malformed_handshakes_harm_nobody(tmp_path: Path):
     async with Server(tmp_path) as server, watching(server.url) as (_, live):
-        base = server.open_files
+        base = server.open_sockets
         async with Bystander(live) as bystander:
             for name, data in BAD_HANDSHAKES.items():
                 answer = await thrown_at(server.port, data)
                 assert not answer or answer.startswith(b"HTTP/1."), (name, answer)
                 assert b" 500 " not in answer.partition(b"\r\n")[0], (name, answer)
                 await bystander.acted(1)
-        assert server.open_files <= base
+        assert server.open_sockets <= base
         await check_log(server, live)
 
 

@@ -240,11 +240,11 @@ class Room:
         leases: dict[str, int] = {}
         for each, outcome in planned:
             delta = outcome.delta
-            frame = b"" if delta is None else p.encode(delta)
-            if delta is not None and isinstance(each.command, ImportTopic):
-                # Nobody can have been there before it, so nobody will miss its delta.
-                frame = slim_frame(delta)
+            frame = b""
             if delta is not None:
+                # Nobody can have been there before an import, so nobody will miss its delta.
+                is_import = isinstance(each.command, ImportTopic)
+                frame = slim_frame(delta) if is_import else p.encode(delta)
                 frames.append(frame)
             if isinstance(each.command, p.StreamClaim):
                 leases[each.command.message_id] = now + each.command.lease_ms
